@@ -1,0 +1,2 @@
+//! uzram.
+fn main() {}

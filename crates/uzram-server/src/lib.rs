@@ -1,0 +1,1 @@
+//! uzram server.

@@ -1,0 +1,109 @@
+//! Block devices: byte ranges in, the engine's pages underneath. A device knows no protocol.
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a device tells its clients about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes; every request lies within.
+    pub size_bytes: u64,
+    /// Requests of this alignment and size avoid read-modify-write, in bytes.
+    pub preferred_block_bytes: u32,
+}
+
+/// Whether zeroed blocks keep their allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeroing {
+    /// Whole pages may become holes.
+    MayPunch,
+    /// Whole pages are stored as zero-filled pages: allocated, and zero.
+    NoHole,
+}
+
+/// One request to a device. Offsets and lengths are in bytes and need no alignment.
+///
+/// Its buffers may fault but must be private to the process: a codec reads them more than once.
+/// Memory that a guest or another process can change is copied by the frontend first.
+#[derive(Debug)]
+pub enum Bio<'a> {
+    /// Fill `buffer` from `offset` on. On an error the content of `buffer` is unspecified but never
+    /// bytes of another page.
+    Read {
+        /// First byte of the device to read.
+        offset: u64,
+        /// Where the data goes.
+        buffer: &'a mut [u8],
+    },
+    /// Store `data` from `offset` on. On an error any page of the range holds its old or its new
+    /// content, whole.
+    Write {
+        /// First byte of the device to write.
+        offset: u64,
+        /// What is written.
+        data: &'a [u8],
+    },
+    /// Complete when everything acknowledged before is as durable as this device makes it.
+    Flush,
+    /// The range is no longer needed: whole pages become holes that read as zeroes, partial pages
+    /// stay as they are.
+    Trim {
+        /// First byte.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+    },
+    /// The range reads as zeroes afterwards, partial pages included.
+    Zero {
+        /// First byte.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+        /// Whether whole pages may become holes.
+        zeroing: Zeroing,
+    },
+}
+
+impl Bio<'_> {
+    /// The byte range that the request touches, `None` for a flush.
+    #[must_use]
+    pub fn range(&self) -> Option<(u64, u64)> {
+        match self {
+            Bio::Read { offset, buffer } => Some((*offset, buffer.len() as u64)),
+            Bio::Write { offset, data } => Some((*offset, data.len() as u64)),
+            Bio::Flush => None,
+            Bio::Trim { offset, length } | Bio::Zero { offset, length, .. } => {
+                Some((*offset, *length))
+            }
+        }
+    }
+}
+
+/// A block device that completes each request before `submit` returns.
+///
+/// Implementations take requests from any number of threads at once. Overlapping requests that run
+/// at the same time take effect page by page in some order; a request that was acknowledged before
+/// another was submitted is never undone by it outside its own byte range.
+pub trait BlockDevice: Send + Sync {
+    /// Size and preferences; constant for the life of the device.
+    fn geometry(&self) -> Geometry;
+
+    /// Carries out one request.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`] for a range past the end, else what the device says.
+    fn submit(&self, bio: Bio<'_>) -> Result<()>;
+}
+
+/// Refuses a range that does not lie within `size_bytes`, overflow included.
+///
+/// # Errors
+/// [`ErrorKind::OutOfRange`].
+pub fn check_range(offset: u64, length: u64, size_bytes: u64) -> Result<()> {
+    match offset.checked_add(length) {
+        Some(end) if end <= size_bytes => Ok(()),
+        _ => Err(Error::new(
+            ErrorKind::OutOfRange,
+            "request reaches past the end of the device",
+        )),
+    }
+}

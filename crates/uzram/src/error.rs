@@ -1,0 +1,106 @@
+//! The engine's one error: a kind to match on, a text that names the thing, the value and the
+//! remedy, and what caused it. The kind decides the errno; no other table does.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// What went wrong, for callers to match on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An argument is malformed or outside its stated range (`EINVAL`).
+    InvalidInput,
+    /// The range reaches past the end of the device (`EINVAL` for reads, as block devices do).
+    OutOfRange,
+    /// Storing the page would exceed `mem_limit` (`ENOSPC`). The page keeps its old content.
+    NoSpace,
+    /// The system gave no memory (`ENOMEM`). The page keeps its old content.
+    NoMemory,
+    /// A stored object does not decompress to a page or fails its checksum (`EIO`).
+    Corrupt,
+    /// No codec, pool or device of this name (`EINVAL`).
+    UnknownName,
+    /// The thing is in use (`EBUSY`).
+    Busy,
+    /// The device takes no writes (`EPERM`).
+    ReadOnly,
+    /// This device or build does not offer the operation (`EOPNOTSUPP`).
+    Unsupported,
+    /// The operating system refused a call (`EIO`).
+    Io,
+}
+
+impl ErrorKind {
+    /// The Linux errno that a block device would return.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            ErrorKind::ReadOnly => 1,                // EPERM
+            ErrorKind::Corrupt | ErrorKind::Io => 5, // EIO
+            ErrorKind::NoMemory => 12,               // ENOMEM
+            ErrorKind::Busy => 16,                   // EBUSY
+            ErrorKind::InvalidInput | ErrorKind::OutOfRange | ErrorKind::UnknownName => 22, // EINVAL
+            ErrorKind::NoSpace => 28,     // ENOSPC
+            ErrorKind::Unsupported => 95, // EOPNOTSUPP
+        }
+    }
+}
+
+/// An error of the engine.
+///
+/// Making one must not fail, so contexts on the write path are static texts.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    context: Cow<'static, str>,
+    source: Option<std::io::Error>,
+}
+
+/// The engine's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind`; `context` names the thing, the value and the remedy in one line.
+    pub fn new(kind: ErrorKind, context: impl Into<Cow<'static, str>>) -> Error {
+        Error {
+            kind,
+            context: context.into(),
+            source: None,
+        }
+    }
+
+    /// The same with the operating system's error as its cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<std::io::Error>) -> Error {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The Linux errno that a block device would return.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        self.kind.errno()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.context)?;
+        match &self.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}

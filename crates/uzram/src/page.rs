@@ -1,0 +1,143 @@
+//! The store's page: its size, its index, and the test for one repeated word.
+
+use std::fmt;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Smallest unit, and the granularity at which the operating system gives memory, in bytes.
+pub const UNIT_MIN_BYTES: usize = 4096;
+/// Largest unit, in bytes: a stored size minus one must fit the 16 bits that a slot word has for it.
+pub const UNIT_MAX_BYTES: usize = 65536;
+
+/// The size of a store's page: a power of two from 4 KiB to 64 KiB.
+///
+/// A unit is what is compressed at once. Larger units compress better and cost more per small read.
+///
+/// ```
+/// use uzram::Unit;
+/// assert_eq!(Unit::new(16384)?.bytes(), 16384);
+/// assert!(Unit::new(5000).is_err());
+/// # Ok::<(), uzram::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Unit {
+    shift: u8,
+}
+
+impl Unit {
+    /// 4 KiB, as in the kernel's zram.
+    pub const DEFAULT: Unit = Unit { shift: 12 };
+
+    /// A unit of `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] unless `bytes` is 4096, 8192, 16384, 32768 or 65536.
+    pub fn new(bytes: u64) -> Result<Unit> {
+        let in_range = (UNIT_MIN_BYTES as u64..=UNIT_MAX_BYTES as u64).contains(&bytes);
+        if !in_range || !bytes.is_power_of_two() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("unit {bytes}: must be 4096, 8192, 16384, 32768 or 65536 bytes"),
+            ));
+        }
+        Ok(Unit {
+            shift: bytes.trailing_zeros() as u8,
+        })
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        1 << self.shift
+    }
+
+    /// log2 of the size in bytes: 12 to 16.
+    #[must_use]
+    pub const fn shift(self) -> u32 {
+        self.shift as u32
+    }
+}
+
+impl Default for Unit {
+    fn default() -> Unit {
+        Unit::DEFAULT
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}K", self.bytes() >> 10)
+    }
+}
+
+/// The place of a page in a store, counted in units from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageIndex(pub u64);
+
+impl fmt::Display for PageIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The 32-bit word (native byte order) that fills all of `page`, if one does.
+///
+/// Pages that differ in the first or last word, nearly all, cost two loads. A page that repeats a
+/// 64-bit word with unequal halves is not same-filled here: it does not fit a slot word and
+/// compresses to some thirty bytes.
+#[must_use]
+pub(crate) fn same_filled(page: &[u8]) -> Option<u32> {
+    let (first, rest) = page.split_first_chunk::<4>()?;
+    if page.last_chunk::<4>()? != first {
+        return None;
+    }
+    // Equal to itself shifted by one word means periodic in one word; memcmp does the scan.
+    (rest == &page[..rest.len()]).then(|| u32::from_ne_bytes(*first))
+}
+
+/// Fills `page`, a multiple of 4 bytes from a multiple of 4 bytes into its unit, with `word`.
+pub(crate) fn fill(page: &mut [u8], word: u32) {
+    let bytes = word.to_ne_bytes();
+    if bytes == [bytes[0]; 4] {
+        page.fill(bytes[0]);
+        return;
+    }
+    for chunk in page.chunks_mut(4) {
+        chunk.copy_from_slice(&bytes[..chunk.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn same_filled_finds_every_single_deviation() {
+        for word in [0u32, 0x0101_0101, 0xdead_beef] {
+            let mut page = vec![0; 4096];
+            fill(&mut page, word);
+            assert_eq!(same_filled(&page), Some(word));
+            for at in 0..page.len() {
+                page[at] ^= 0x40;
+                assert_eq!(same_filled(&page), None, "byte {at}");
+                page[at] ^= 0x40;
+            }
+        }
+    }
+
+    #[test]
+    fn a_repeated_unequal_64_bit_word_is_not_same_filled() {
+        let page: Vec<u8> = (0..4096).map(|i| (i % 8) as u8).collect();
+        assert_eq!(same_filled(&page), None);
+    }
+
+    #[test]
+    fn units_outside_the_range_are_refused() {
+        for bytes in [0, 1, 2048, 4097, 12288, 131_072, u64::MAX] {
+            assert_eq!(
+                Unit::new(bytes).unwrap_err().kind(),
+                ErrorKind::InvalidInput
+            );
+        }
+    }
+}
