@@ -1,0 +1,41 @@
+//! The asking half.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use uzram::{Error, ErrorKind, Result};
+
+use super::{REPLY_BYTES_MAX, Reply, Request};
+use crate::state::check_socket_path;
+
+/// A server answers within this time, emptying a large device included.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Asks the server whose control socket is at `path`. A refusal is an `Ok` with `ok` false.
+///
+/// # Errors
+/// [`ErrorKind::Io`] if nobody answers there, or nothing that is a reply.
+pub fn ask(path: &Path, request: &Request) -> Result<Reply> {
+    check_socket_path(path)?;
+    let failed = |e: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("control socket {}", path.display())).with_source(e)
+    };
+    let stream = UnixStream::connect(path).map_err(failed)?;
+    stream
+        .set_read_timeout(Some(ANSWER_TIMEOUT))
+        .map_err(failed)?;
+    stream
+        .set_write_timeout(Some(ANSWER_TIMEOUT))
+        .map_err(failed)?;
+    let mut line = serde_json::to_vec(request).map_err(|e| failed(e.into()))?;
+    line.push(b'\n');
+    // A server that refuses without reading (too many requests) has closed; its reply is there.
+    let _ = (&stream).write_all(&line);
+    let mut reply = Vec::new();
+    BufReader::new((&stream).take(REPLY_BYTES_MAX as u64))
+        .read_until(b'\n', &mut reply)
+        .map_err(failed)?;
+    serde_json::from_slice(&reply).map_err(|e| failed(e.into()))
+}

@@ -1,0 +1,99 @@
+//! The control protocol: one line of JSON to a server, one line of JSON back, then the end.
+//!
+//! ```text
+//! {"op":"list"}                                                     every device, all attributes
+//! {"op":"stat","name":"uzram0"}                                     one device
+//! {"op":"set","name":"uzram0","attribute":"reset","value":"1"}      write an attribute
+//! {"ok":true,"devices":[{"name":"uzram0","disksize":1073741824,…}]}
+//! {"ok":false,"errno":16,"error":"uzram0: 2 clients are connected; …"}
+//! ```
+//!
+//! The socket has mode 0600 and lies in a directory of mode 0700; on top of that the server answers
+//! only processes of its own user and of root. Everything read is hostile: lines, connections and
+//! waiting times have the limits below, and whatever else comes gets an error line.
+
+mod client;
+mod server;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use uzram::Error;
+
+pub use client::ask;
+pub(crate) use server::Control;
+
+/// Longest request, in bytes, with its end of line.
+pub const REQUEST_BYTES_MAX: usize = 4096;
+/// Longest reply, in bytes, with its end of line.
+pub const REPLY_BYTES_MAX: usize = 4 << 20;
+/// Connections served at once; further ones get an error line.
+pub const CONNECTIONS_MAX: usize = 16;
+/// A client must have sent its request this long after it connected.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// All devices of the server.
+    List {},
+    /// One device.
+    Stat {
+        /// Its name.
+        name: String,
+    },
+    /// Write an attribute.
+    Set {
+        /// The device's name.
+        name: String,
+        /// The attribute's name in the attribute table.
+        attribute: String,
+        /// What to write, as text.
+        value: String,
+    },
+}
+
+/// The attributes of one device by name, in the order of the attribute table.
+pub type Attributes = Map<String, Value>;
+
+/// What a server answers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// Whether it was done.
+    pub ok: bool,
+    /// If not: the Linux errno.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errno: Option<i32>,
+    /// If not: why, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The devices asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Attributes>,
+}
+
+impl Reply {
+    /// It was done, and these are the devices asked for.
+    #[must_use]
+    pub fn done(devices: Vec<Attributes>) -> Reply {
+        Reply {
+            ok: true,
+            devices,
+            ..Reply::default()
+        }
+    }
+
+    /// It was not done.
+    #[must_use]
+    pub fn refused(error: &Error) -> Reply {
+        let text = error.to_string();
+        Reply {
+            ok: false,
+            errno: Some(error.errno()),
+            error: Some(text),
+            devices: Vec::new(),
+        }
+    }
+}

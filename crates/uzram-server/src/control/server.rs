@@ -1,0 +1,384 @@
+//! The listening half: a thread that accepts, and a short-lived thread for each request.
+//!
+//! Lock order: `open` is a leaf; nothing is called with it held but the socket's own shutdown.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use uzram::{Error, ErrorKind, Result};
+
+use super::{CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, Reply, Request};
+use crate::state::{check_socket_path, own_uid};
+
+/// A client must take its reply within this time.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after an accept that failed, as when the process is out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Surplus bytes of a client are discarded for this long and in so many reads before it is cut.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
+const DRAIN_READS_MAX: usize = 1024;
+
+/// Answers one request.
+pub(crate) type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
+
+/// A control socket that is being served. Dropped, it finishes the requests at work and ends.
+pub(crate) struct Control {
+    /// Closed to wake the acceptor up for the last time.
+    stop: Option<UnixStream>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Serves requests on a socket made at `path`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a path too long, [`ErrorKind::Io`] if the system refuses.
+    pub(crate) fn start(path: &Path, handler: Arc<Handler>) -> Result<Control> {
+        check_socket_path(path)?;
+        let failed = |e: std::io::Error| {
+            Error::new(ErrorKind::Io, format!("control socket {}", path.display())).with_source(e)
+        };
+        // Between these two calls the directory's mode 0700 protects the socket.
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(path, private).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        let acceptor = thread::Builder::new()
+            .name("uzram-control".into())
+            .spawn(move || accept_until(&stopped, &listener, &handler))
+            .map_err(failed)?;
+        Ok(Control {
+            stop: Some(stop),
+            acceptor: Some(acceptor),
+        })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+/// The connections being served: a slot each, free when `None`.
+type Open = Mutex<Vec<Option<UnixStream>>>;
+
+fn accept_until(stopped: &UnixStream, listener: &UnixListener, handler: &Arc<Handler>) {
+    let open: Open = Mutex::new((0..CONNECTIONS_MAX).map(|_| None).collect());
+    thread::scope(|scope| {
+        loop {
+            let mut fds = [
+                PollFd::new(stopped, PollFlags::IN),
+                PollFd::new(listener, PollFlags::IN),
+            ];
+            if poll(&mut fds, None).is_err() {
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+            if !fds[0].revents().is_empty() {
+                break;
+            }
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let Some(slot) = occupy(&open, &stream) else {
+                        refuse(&stream, "too many requests at once; try again");
+                        continue;
+                    };
+                    let open = &open;
+                    let serve = move || {
+                        serve_one(&stream, handler.as_ref());
+                        lock(open)[slot] = None;
+                    };
+                    if thread::Builder::new().spawn_scoped(scope, serve).is_err() {
+                        lock(open)[slot] = None;
+                    }
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+        // Who has not sent a request by now will not be heard; requests at work are answered.
+        for stream in lock(&open).iter().flatten() {
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+    });
+}
+
+/// Notes `stream` in a free slot, if there is one.
+fn occupy(open: &Open, stream: &UnixStream) -> Option<usize> {
+    let mut open = lock(open);
+    let slot = open.iter().position(Option::is_none)?;
+    open[slot] = Some(stream.try_clone().ok()?);
+    Some(slot)
+}
+
+fn lock(open: &Open) -> MutexGuard<'_, Vec<Option<UnixStream>>> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve_one(stream: &UnixStream, handler: &Handler) {
+    // An accepted socket does not inherit the listener's mode, but say so.
+    let _ = stream.set_nonblocking(false);
+    if !peer_is_trusted(stream) {
+        return refuse(stream, "only the server's own user and root may ask");
+    }
+    let reply = match read_request(stream, Instant::now() + REQUEST_TIMEOUT) {
+        Ok(Some(request)) => handler(&request),
+        Ok(None) => return,
+        Err(why) => refusal(&why),
+    };
+    send(stream, &reply);
+}
+
+/// Whether the process at the other end runs as this server's user or as root.
+fn peer_is_trusted(stream: &UnixStream) -> bool {
+    rustix::net::sockopt::socket_peercred(stream)
+        .is_ok_and(|peer| may_ask(peer.uid.as_raw(), own_uid()))
+}
+
+fn may_ask(peer_uid: u32, own_uid: u32) -> bool {
+    peer_uid == own_uid || peer_uid == 0
+}
+
+/// One line within the limits, parsed; `None` if the client left without a word.
+fn read_request(mut stream: &UnixStream, deadline: Instant) -> Result<Option<Request>, String> {
+    let mut line = [0; REQUEST_BYTES_MAX];
+    let mut filled = 0;
+    let end = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("no request within {} s", REQUEST_TIMEOUT.as_secs()));
+        }
+        // The deadline holds for the whole line, so a client that drips bytes gains nothing.
+        let _ = stream.set_read_timeout(Some(left.max(Duration::from_millis(1))));
+        match stream.read(&mut line[filled..]) {
+            Ok(0) if filled == 0 => return Ok(None),
+            Ok(0) => break filled,
+            Ok(count) => {
+                let end = line[filled..filled + count]
+                    .iter()
+                    .position(|&b| b == b'\n');
+                filled += count;
+                if let Some(end) = end {
+                    break filled - count + end;
+                }
+                if filled == line.len() {
+                    return Err(format!("request over {REQUEST_BYTES_MAX} bytes"));
+                }
+            }
+            Err(e) if is_passing(e.kind()) => {}
+            Err(_) => return Ok(None),
+        }
+    };
+    serde_json::from_slice(&line[..end])
+        .map(Some)
+        .map_err(|e| format!("malformed request: {e}"))
+}
+
+fn is_passing(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(kind, Interrupted | TimedOut | WouldBlock)
+}
+
+fn refuse(stream: &UnixStream, why: &str) {
+    send(stream, &refusal(why));
+}
+
+fn refusal(why: &str) -> Reply {
+    Reply::refused(&Error::new(
+        ErrorKind::InvalidInput,
+        format!("control socket: {why}"),
+    ))
+}
+
+fn send(mut stream: &UnixStream, reply: &Reply) {
+    let Ok(mut line) = serde_json::to_vec(reply) else {
+        return;
+    };
+    line.push(b'\n');
+    let _ = stream.set_write_timeout(Some(REPLY_TIMEOUT));
+    let _ = stream.write_all(&line);
+    // Unread bytes at close would reset the connection and take the reply with them.
+    let _ = stream.shutdown(Shutdown::Write);
+    drain(stream);
+}
+
+/// Discards what the client still sends, a little and not for long.
+fn drain(mut stream: &UnixStream) {
+    let _ = stream.set_read_timeout(Some(DRAIN_TIMEOUT));
+    let mut rest = [0; REQUEST_BYTES_MAX];
+    for _ in 0..DRAIN_READS_MAX {
+        if !matches!(stream.read(&mut rest), Ok(1..)) {
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ask;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn echo() -> Arc<Handler> {
+        Arc::new(|request: &Request| {
+            let Request::Stat { name } = request else {
+                return Reply::done(Vec::new());
+            };
+            let mut device = crate::control::Attributes::new();
+            device.insert("name".into(), name.clone().into());
+            Reply::done(vec![device])
+        })
+    }
+
+    fn started(handler: Arc<Handler>) -> (tempfile::TempDir, std::path::PathBuf, Control) {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("control");
+        let control = Control::start(&path, handler).unwrap();
+        (temp, path, control)
+    }
+
+    fn answer(path: &Path, bytes: &[u8]) -> String {
+        let mut stream = UnixStream::connect(path).unwrap();
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    #[test]
+    fn a_request_is_answered_and_the_socket_private() {
+        let (_temp, path, _control) = started(echo());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let reply = ask(&path, &Request::Stat { name: "d".into() }).unwrap();
+        assert!(reply.ok);
+        assert_eq!(reply.devices[0]["name"], "d");
+    }
+
+    #[test]
+    fn hostile_bytes_get_an_error_line() {
+        let (_temp, path, _control) = started(echo());
+        let deep = "[".repeat(REQUEST_BYTES_MAX - 1);
+        let long = "x".repeat(REQUEST_BYTES_MAX);
+        let huge = "x".repeat(100 * REQUEST_BYTES_MAX);
+        for (bytes, said) in [
+            (&b"\n"[..], "malformed"),
+            (b"{}\n", "malformed"),
+            (b"{\"op\":\"stat\"}\n", "malformed"),
+            (b"{\"op\":\"stat\",\"name\":1}\n", "malformed"),
+            (b"{\"op\":\"explode\"}\n", "malformed"),
+            (b"{\"op\":\"list\",\"more\":1}\n", "malformed"),
+            (b"{\"op\":\"list\"} trailing\n", "malformed"),
+            (b"\xff\xfe\0\0\n", "malformed"),
+            (b"{\"op\":\"st", "malformed"),
+            (deep.as_bytes(), "malformed"),
+            (long.as_bytes(), "over 4096 bytes"),
+            (huge.as_bytes(), "over 4096 bytes"),
+        ] {
+            let reply = answer(&path, bytes);
+            assert_eq!(reply.matches('\n').count(), 1, "{reply:?}");
+            let reply: Reply = serde_json::from_str(&reply).unwrap();
+            assert!(!reply.ok && reply.errno == Some(22));
+            assert!(reply.error.unwrap().contains(said), "{bytes:?}");
+        }
+        assert_eq!(answer(&path, b""), "");
+        assert!(ask(&path, &Request::List {}).unwrap().ok, "it still serves");
+    }
+
+    #[test]
+    fn connections_are_bounded_and_slots_come_back() {
+        let (_temp, path, _control) = started(echo());
+        let idle: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| UnixStream::connect(&path).unwrap())
+            .collect();
+        let reply = ask(&path, &Request::List {}).unwrap();
+        assert!(reply.error.unwrap().contains("too many"));
+        drop(idle);
+        let until = Instant::now() + Duration::from_secs(5);
+        while !ask(&path, &Request::List {}).unwrap().ok {
+            assert!(Instant::now() < until, "slots are lost");
+        }
+    }
+
+    #[test]
+    fn the_end_answers_what_is_at_work_and_cuts_who_is_silent() {
+        let entered = Arc::new(AtomicUsize::new(0));
+        let handler: Arc<Handler> = {
+            let entered = Arc::clone(&entered);
+            Arc::new(move |_| {
+                entered.fetch_add(1, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(200));
+                Reply::done(Vec::new())
+            })
+        };
+        let (_temp, path, control) = started(handler);
+        let _silent = UnixStream::connect(&path).unwrap();
+        let asking = thread::spawn(move || ask(&path, &Request::List {}));
+        while entered.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let began = Instant::now();
+        drop(control);
+        assert!(
+            asking.join().unwrap().unwrap().ok,
+            "the request at work was dropped"
+        );
+        assert!(
+            began.elapsed() < REQUEST_TIMEOUT,
+            "the silent client held the end up"
+        );
+    }
+
+    #[test]
+    fn a_drip_of_bytes_does_not_hold_a_slot_past_the_deadline() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let deadline = Instant::now() + Duration::from_millis(200);
+        let reading = thread::spawn(move || read_request(&theirs, deadline));
+        while !reading.is_finished() {
+            assert!(
+                Instant::now() < deadline + Duration::from_secs(5),
+                "still reading"
+            );
+            let _ = ours.write_all(b" ");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(
+            reading
+                .join()
+                .unwrap()
+                .unwrap_err()
+                .contains("no request within")
+        );
+    }
+
+    #[test]
+    fn only_the_own_user_and_root_may_ask() {
+        assert!(may_ask(7, 7) && may_ask(0, 7) && may_ask(0, 0));
+        assert!(!may_ask(7, 0) && !may_ask(8, 7) && !may_ask(u32::MAX, 0));
+    }
+
+    #[test]
+    fn a_path_that_is_taken_or_too_long_is_refused() {
+        let (temp, path, _control) = started(echo());
+        let error = Control::start(&path, echo()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        let long = temp.path().join("x".repeat(108));
+        assert_eq!(
+            Control::start(&long, echo()).err().unwrap().kind(),
+            ErrorKind::InvalidInput
+        );
+    }
+}
