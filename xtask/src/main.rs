@@ -1,2 +1,58 @@
-//! xtask.
-fn main() {}
+//! The project's own commands, run as `cargo xtask COMMAND`:
+//! - `test`: the whole suite, with a summary of what ran, what failed and what was left out;
+//! - `dist`: the static binary, built and checked.
+
+mod dist;
+mod e2e;
+mod elf;
+mod install;
+mod process;
+mod suite;
+mod workspace;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask test [--install] [--quick] [STEP...]
+       cargo xtask dist
+
+test   runs the whole suite, or the named steps only, and ends with `N passed, N failed`
+         --install  as root on Debian, install missing test programs (CI=true does the same)
+         --quick    leave out the slow steps and use small images
+dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it";
+
+fn main() -> ExitCode {
+    process::die_with_children_on_signals();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("", &[][..]),
+    };
+    match command {
+        "test" => match suite::Options::parse(rest) {
+            Ok(options) => suite::run(&options),
+            Err(message) => wrong_usage(&message),
+        },
+        "dist" if rest.is_empty() => match dist::dist() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("dist: {message}");
+                ExitCode::FAILURE
+            }
+        },
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        "" => wrong_usage("no command given"),
+        other => wrong_usage(&format!(
+            "`{other}` with {} arguments is unknown",
+            rest.len()
+        )),
+    }
+}
+
+fn wrong_usage(message: &str) -> ExitCode {
+    eprintln!("xtask: {message}\n{USAGE}");
+    ExitCode::from(2)
+}

@@ -1,0 +1,144 @@
+//! `cargo xtask dist`: one static binary, and the proof that it serves with nothing else around it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::elf::{self, Needs};
+use crate::process::{self, Exit, Output, Running};
+use crate::{e2e, workspace};
+
+/// The binary must fit a small initramfs.
+const SIZE_MAX_BYTES: u64 = 12 << 20;
+const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const TOOL_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Builds the binary, checks it and says where it is.
+///
+/// # Errors
+/// If it cannot be built, is too large, needs anything, or does not serve.
+pub fn dist() -> Result<(), String> {
+    let path = build()?;
+    check(&path)?;
+    println!("{}", path.display());
+    Ok(())
+}
+
+fn build() -> Result<PathBuf, String> {
+    let host = host()?;
+    let mut cargo = workspace::cargo();
+    // Without --target the flags would also go to procedural macros, which must be dynamic.
+    cargo.args([
+        "build",
+        "--profile",
+        "dist",
+        "-p",
+        "uzram-cli",
+        "--target",
+        &host,
+    ]);
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static");
+    let finished = process::run(&mut cargo, BUILD_LIMIT, Output::Shown)?;
+    if finished.exit != Exit::Code(0) {
+        return Err(process::failure(&cargo, &finished));
+    }
+    let built = workspace::target_dir().join(host).join("dist/uzram");
+    let path = workspace::target_dir().join("dist/uzram");
+    let copy = fs::create_dir_all(workspace::target_dir().join("dist"))
+        .and_then(|()| fs::copy(&built, &path));
+    copy.map_err(|error| format!("{} to {}: {error}", built.display(), path.display()))?;
+    Ok(path)
+}
+
+fn host() -> Result<String, String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut command = workspace::command(rustc);
+    let finished = process::succeed(command.arg("-vV"), TOOL_LIMIT)?;
+    let host = finished
+        .stdout
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_string)
+        .ok_or_else(|| "`rustc -vV` names no host".to_string())
+}
+
+fn check(path: &Path) -> Result<(), String> {
+    let file = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let size_bytes = file.len() as u64;
+    if size_bytes > SIZE_MAX_BYTES {
+        return Err(format!(
+            "the binary has {size_bytes} bytes, at most {SIZE_MAX_BYTES} are allowed"
+        ));
+    }
+    let needs = elf::needs(&file)?;
+    if needs != Needs::default() {
+        return Err(format!("the binary is not static: {needs:?}"));
+    }
+    println!("dist: static, {size_bytes} bytes of at most {SIZE_MAX_BYTES}");
+    println!("dist: {}", serve_alone(path)?);
+    let mut sum = workspace::command("sha256sum");
+    if let Ok(finished) = process::succeed(sum.arg(path), TOOL_LIMIT) {
+        print!("{}", finished.stdout);
+    }
+    Ok(())
+}
+
+/// Serves from a root directory that holds the binary and nothing else: no /dev, /proc, /run, no
+/// libraries. `Ok` says how it was tested, or why it could not be.
+fn serve_alone(binary: &Path) -> Result<String, String> {
+    let io_error = |error: std::io::Error| format!("bare root directory: {error}");
+    let root = tempfile::tempdir().map_err(io_error)?;
+    fs::copy(binary, root.path().join("uzram")).map_err(io_error)?;
+    let Some(mut command) = enter(root.path()) else {
+        return Ok("not tested alone: neither root nor user namespaces here".into());
+    };
+    command.args(["/uzram", "serve", "--size", "16M", "--socket", "/socket"]);
+    command.env_clear();
+    // The log lies outside of the root that the server sees.
+    let log = tempfile::NamedTempFile::new().map_err(io_error)?;
+    command.stdout(Stdio::from(log.reopen().map_err(io_error)?));
+    command.stderr(Stdio::from(log.reopen().map_err(io_error)?));
+    let said = || fs::read_to_string(log.path()).unwrap_or_default();
+
+    let mut server = Running::start(&mut command)?;
+    let socket = root.path().join("socket");
+    let deadline = Instant::now() + START_LIMIT;
+    while !socket.exists() {
+        if server.wait(Duration::from_millis(20)).is_some() || Instant::now() > deadline {
+            return Err(format!(
+                "does not serve in a bare root directory:\n{}",
+                said()
+            ));
+        }
+    }
+    e2e::write_and_read(&socket, 16 << 20).map_err(|error| format!("{error}\n{}", said()))?;
+    server.terminate();
+    match server.wait(START_LIMIT).map(Exit::from) {
+        Some(Exit::Code(0)) => Ok("serves from a root directory that holds nothing else".into()),
+        other => Err(format!(
+            "the server did not leave when asked to ({other:?}):\n{}",
+            said()
+        )),
+    }
+}
+
+/// A command that runs in `root` as its root directory, if this user may do that.
+fn enter(root: &Path) -> Option<Command> {
+    let mut attempts = vec![vec!["chroot"]];
+    if !rustix::process::geteuid().is_root() {
+        attempts = vec![vec!["unshare", "--user", "--map-root-user", "chroot"]];
+    }
+    attempts.into_iter().find_map(|words| {
+        let make = || {
+            let program = workspace::find_program(words[0])?;
+            let mut command = workspace::command(program);
+            command.args(&words[1..]).arg(root);
+            Some(command)
+        };
+        // `--version` needs nothing but the binary itself.
+        let probe = process::succeed(make()?.args(["/uzram", "--version"]), TOOL_LIMIT);
+        probe.is_ok().then(make).flatten()
+    })
+}

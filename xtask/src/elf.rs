@@ -1,0 +1,125 @@
+//! What an ELF file asks of the system that runs it, read from its program headers.
+
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
+const DT_NULL: u64 = 0;
+const DT_NEEDED: u64 = 1;
+
+/// What must be present beside the file for it to run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// It names a program interpreter (the dynamic loader).
+    pub interpreter: bool,
+    /// How many shared libraries it names.
+    pub libraries: usize,
+}
+
+/// Reads the needs of a 64-bit little-endian ELF file.
+///
+/// # Errors
+/// One line, if `file` is another kind of file or its headers point outside of it.
+pub fn needs(file: &[u8]) -> Result<Needs, String> {
+    if file.get(..6) != Some(b"\x7fELF\x02\x01") {
+        return Err("not a 64-bit little-endian ELF file".into());
+    }
+    let table = number(file, 32, 8)?;
+    let entry_bytes = number(file, 54, 2)?;
+    let mut needs = Needs::default();
+    for index in 0..number(file, 56, 2)? {
+        let header = table.saturating_add(index * entry_bytes);
+        match number(file, header, 4)? as u32 {
+            PT_INTERP => needs.interpreter = true,
+            PT_DYNAMIC => {
+                let offset = number(file, header.saturating_add(8), 8)?;
+                let length = number(file, header.saturating_add(32), 8)?;
+                needs.libraries += libraries(file, offset, length)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(needs)
+}
+
+fn libraries(file: &[u8], offset: u64, length: u64) -> Result<usize, String> {
+    let mut count = 0;
+    for at in (offset..offset.saturating_add(length)).step_by(16) {
+        match number(file, at, 8)? {
+            DT_NULL => break,
+            DT_NEEDED => count += 1,
+            _ => {}
+        }
+    }
+    Ok(count)
+}
+
+/// The little-endian number of `width` bytes at `offset`.
+fn number(file: &[u8], offset: u64, width: usize) -> Result<u64, String> {
+    let bytes = usize::try_from(offset)
+        .ok()
+        .and_then(|start| file.get(start..start.checked_add(width)?))
+        .ok_or_else(|| format!("a header points to byte {offset}, past the end of the file"))?;
+    Ok(bytes
+        .iter()
+        .rev()
+        .fold(0, |value, byte| value << 8 | u64::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF file of the given program headers `(type, offset, length)` with `dynamic` at byte 1024.
+    fn file(headers: &[(u32, u64, u64)], dynamic: &[u64]) -> Vec<u8> {
+        let mut file = vec![0; 2048];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[32] = 64; // where the program headers start
+        file[54] = 56; // the size of one
+        file[56] = headers.len() as u8;
+        for (index, (kind, offset, length)) in headers.iter().enumerate() {
+            let at = 64 + 56 * index;
+            file[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+            file[at + 8..at + 16].copy_from_slice(&offset.to_le_bytes());
+            file[at + 32..at + 40].copy_from_slice(&length.to_le_bytes());
+        }
+        for (index, word) in dynamic.iter().enumerate() {
+            let at = 1024 + 8 * index;
+            file[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        file
+    }
+
+    #[test]
+    fn a_static_file_needs_nothing() {
+        let file = file(
+            &[(1, 0, 2048), (PT_DYNAMIC, 1024, 64)],
+            &[30, 0, DT_NULL, 0, DT_NEEDED, 0],
+        );
+        assert_eq!(needs(&file), Ok(Needs::default()));
+    }
+
+    #[test]
+    fn an_interpreter_and_each_library_are_seen() {
+        let headers = [(PT_INTERP, 512, 28), (PT_DYNAMIC, 1024, 64)];
+        let file = file(&headers, &[DT_NEEDED, 1, DT_NEEDED, 9, DT_NULL, 0]);
+        let expected = Needs {
+            interpreter: true,
+            libraries: 2,
+        };
+        assert_eq!(needs(&file), Ok(expected));
+    }
+
+    #[test]
+    fn broken_files_are_errors() {
+        assert!(needs(b"#!/bin/sh").is_err());
+        assert!(needs(b"\x7fELF\x02\x01").is_err());
+        assert!(needs(&file(&[(PT_DYNAMIC, u64::MAX - 8, 64)], &[])).is_err());
+    }
+
+    #[test]
+    fn this_very_test_needs_libc() {
+        let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let needs = needs(&file).unwrap();
+        // Tests are linked dynamically on GNU systems; elsewhere only parsing is checked.
+        assert!(cfg!(target_feature = "crt-static") || needs.interpreter && needs.libraries > 0);
+    }
+}

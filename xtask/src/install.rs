@@ -1,0 +1,122 @@
+//! The programs that the suite drives but does not build, the Debian packages they come in, and
+//! their installation.
+
+use std::time::Duration;
+
+use crate::process::{self, Output};
+use crate::workspace;
+
+const UPDATE_LIMIT: Duration = Duration::from_secs(300);
+const INSTALL_LIMIT: Duration = Duration::from_secs(900);
+
+/// A program and the Debian package that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tool {
+    pub program: &'static str,
+    pub package: &'static str,
+}
+
+const fn tool(program: &'static str, package: &'static str) -> Tool {
+    Tool { program, package }
+}
+
+pub const CMP: Tool = tool("cmp", "diffutils");
+pub const CPP: Tool = tool("g++", "g++");
+pub const E2FSCK: Tool = tool("e2fsck", "e2fsprogs");
+pub const FIO: Tool = tool("fio", "fio");
+pub const MKFS: Tool = tool("mkfs.ext4", "e2fsprogs");
+pub const NBDCOPY: Tool = tool("nbdcopy", "libnbd-bin");
+pub const NBDINFO: Tool = tool("nbdinfo", "libnbd-bin");
+pub const QEMU_IMG: Tool = tool("qemu-img", "qemu-utils");
+pub const QEMU_IO: Tool = tool("qemu-io", "qemu-utils");
+
+/// Every program that some step can use.
+pub const ALL: &[Tool] = &[
+    CMP, CPP, E2FSCK, FIO, MKFS, NBDCOPY, NBDINFO, QEMU_IMG, QEMU_IO,
+];
+
+/// Those of `tools` that are not here.
+pub fn missing(tools: &[Tool]) -> Vec<Tool> {
+    let absent = |tool: &&Tool| workspace::find_program(tool.program).is_none();
+    tools.iter().filter(absent).copied().collect()
+}
+
+/// The packages of `tools`, sorted, each once.
+pub fn packages(tools: &[Tool]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = tools.iter().map(|tool| tool.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+/// The one line that installs `packages`.
+pub fn apt_line(packages: &[&str]) -> String {
+    format!(
+        "apt-get update && apt-get install -y --no-install-recommends {}",
+        packages.join(" ")
+    )
+}
+
+/// Installs what is missing of [`ALL`]. What cannot be installed is said and stays missing: the
+/// steps that need it are then left out by name.
+pub fn install_missing() {
+    let packages = packages(&missing(ALL));
+    if packages.is_empty() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || workspace::find_program("apt-get").is_none() {
+        println!(
+            "install: needs root on Debian; as root: {}",
+            apt_line(&packages)
+        );
+        return;
+    }
+    println!("install: {}", apt_line(&packages));
+    // An index that is partly out of reach may still have what we need.
+    if let Err(message) = apt_get(&["update"], UPDATE_LIMIT) {
+        println!("install: {message}");
+    }
+    if install(&packages).is_ok() {
+        return;
+    }
+    for package in packages {
+        if let Err(message) = install(&[package]) {
+            println!("install: {package} is not to be had: {message}");
+        }
+    }
+}
+
+fn install(packages: &[&str]) -> Result<(), String> {
+    let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+    arguments.extend_from_slice(packages);
+    apt_get(&arguments, INSTALL_LIMIT)
+}
+
+fn apt_get(arguments: &[&str], limit: Duration) -> Result<(), String> {
+    let mut command = workspace::command("apt-get");
+    command
+        .arg("-q")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    let finished = process::run(&mut command, limit, Output::Kept)?;
+    match finished.exit {
+        process::Exit::Code(0) => Ok(()),
+        _ => Err(process::failure(&command, &finished)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_named_once() {
+        assert_eq!(packages(&[MKFS, FIO, E2FSCK]), ["e2fsprogs", "fio"]);
+    }
+
+    #[test]
+    fn absent_programs_are_missing_and_present_ones_are_not() {
+        let absent = tool("no-such-program", "no-such-package");
+        assert_eq!(missing(&[tool("sh", "dash"), absent]), [absent]);
+    }
+}

@@ -1,0 +1,59 @@
+//! Where things are: the checkout, the target directory, and commands with a predictable environment.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The root of the checkout.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace")
+        .to_path_buf()
+}
+
+/// Cargo's target directory: `CARGO_TARGET_DIR`, else `target`.
+pub fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// Where programs lie that the suite builds for itself.
+pub fn tools_dir() -> PathBuf {
+    target_dir().join("tools")
+}
+
+/// The program in the first directory of the search path that has it.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&search_path())
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
+}
+
+/// A command that runs in the root of the checkout, in the C locale, without input.
+pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command.env("PATH", search_path());
+    command.env("LC_ALL", "C");
+    command.stdin(std::process::Stdio::null());
+    command
+}
+
+/// Cargo, of the toolchain that runs us, with the shared target directory.
+pub fn cargo() -> Command {
+    let mut cargo = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.env("CARGO_TARGET_DIR", target_dir());
+    cargo
+}
+
+/// `PATH`, with our own tools and, because plain users lack them, the administrator's programs.
+fn search_path() -> OsString {
+    let inherited = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs = vec![tools_dir().join("bin")];
+    dirs.extend(std::env::split_paths(&inherited));
+    dirs.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    std::env::join_paths(dirs).unwrap_or(inherited)
+}
