@@ -1,0 +1,151 @@
+//! What only some files may do: unsafe code, and the standard library's locks and threads.
+
+use crate::tree::{File, Tree, code, without_tests, words};
+
+/// The heading, in the doc comment of a crate's root, of the list of files that may use `unsafe`.
+/// Its lines read ``- `path/file.rs`: why``; paths are relative to the root file.
+const HEADING: &str = "# Modules that may use unsafe";
+
+/// Files that use `unsafe` unlisted, and list entries that are out of date.
+pub fn unsafe_modules(tree: &Tree) -> Vec<String> {
+    let mut violations = Vec::new();
+    let listed: Vec<String> = tree.files.iter().flat_map(listed).collect();
+    for file in tree.rust("") {
+        let code = code(&file.text);
+        let first = words(&code).find(|(_, word)| *word == "unsafe");
+        match (first, listed.contains(&file.path)) {
+            (Some((line, _)), false) => {
+                violations.push(format!(
+                    "{}:{line}: unsafe in a file that is not listed",
+                    file.path
+                ));
+            }
+            (None, true) => violations.push(format!("{}: listed, and uses no unsafe", file.path)),
+            _ => {}
+        }
+    }
+    let gone = listed.iter().filter(|path| tree.get(path).is_none());
+    violations.extend(gone.map(|path| format!("{path}: listed, and does not exist")));
+    violations
+}
+
+/// The paths that a crate's root lists.
+fn listed(file: &File) -> Vec<String> {
+    let is_root = file.path.ends_with("src/lib.rs") || file.path.ends_with("src/main.rs");
+    let Some(folder) = file
+        .path
+        .rsplit_once('/')
+        .map(|(folder, _)| folder)
+        .filter(|_| is_root)
+    else {
+        return Vec::new();
+    };
+    let docs = file
+        .text
+        .lines()
+        .filter_map(|line| line.strip_prefix("//!"))
+        .map(str::trim);
+    docs.skip_while(|line| *line != HEADING)
+        .skip(1)
+        .take_while(|line| !line.starts_with('#'))
+        .filter_map(|line| line.strip_prefix("- `")?.split_once('`'))
+        .map(|(path, _)| format!("{folder}/{path}"))
+        .collect()
+}
+
+/// Engine files other than sync.rs that reach for the standard library's locks or threads, which
+/// the model checker cannot see.
+pub fn std_sync(tree: &Tree) -> Vec<String> {
+    const FENCED: &[&str] = &["sync", "thread"];
+    let mut violations = Vec::new();
+    for file in tree.rust("crates/uzram/src/") {
+        if file.path == "crates/uzram/src/sync.rs" {
+            continue;
+        }
+        let code = without_tests(&code(&file.text));
+        for (index, line) in code.lines().enumerate() {
+            for root in ["std::", "core::"] {
+                let paths = line.split(root).skip(1);
+                let fenced = paths.filter(|path| {
+                    let names = path.trim_start_matches('{').split([',', ' ']);
+                    let end = if path.starts_with('{') { usize::MAX } else { 1 };
+                    names.take(end).any(|name| {
+                        FENCED.contains(&name.split([':', ';', '}', '{', ')']).next().unwrap_or(""))
+                    })
+                });
+                violations.extend(fenced.map(|_| {
+                    let at = index + 1;
+                    format!(
+                        "{}:{at}: {root}sync and {root}thread come from sync.rs",
+                        file.path
+                    )
+                }));
+            }
+        }
+    }
+    violations
+}
+
+#[test]
+fn unsafe_outside_of_the_list_is_caught() {
+    let root = "//! An engine.\n//!\n//! # Modules that may use unsafe\n//! - `region.rs`: mmap\n//!\n//! # More\n//! - `x.rs`";
+    let caught = |path: &str, text: &str| {
+        let region = ("crates/uzram/src/region.rs", "fn f() { unsafe { g() } }");
+        let planted = [("crates/uzram/src/lib.rs", root), region, (path, text)];
+        unsafe_modules(&Tree::planted(&planted)).len()
+    };
+    assert_eq!(
+        caught("crates/uzram/src/page.rs", "fn f() { unsafe { g() } }"),
+        1
+    );
+    assert_eq!(
+        caught("crates/uzram/tests/it.rs", "unsafe impl Send for X {}"),
+        1
+    );
+    assert_eq!(
+        caught(
+            "crates/uzram/src/page.rs",
+            "// unsafe\nfn f() { g(\"unsafe\") }"
+        ),
+        0
+    );
+    // Without any list nothing may; an entry whose file has none, or is gone, is stale.
+    let unlisted = [(
+        "crates/a/src/main.rs",
+        "//! A.\nfn main() { unsafe { f() } }",
+    )];
+    assert_eq!(unsafe_modules(&Tree::planted(&unlisted)).len(), 1);
+    assert_eq!(
+        unsafe_modules(&Tree::planted(&[("crates/uzram/src/lib.rs", root)])).len(),
+        1
+    );
+    let tame = [
+        ("crates/uzram/src/lib.rs", root),
+        ("crates/uzram/src/region.rs", "fn f() {}"),
+    ];
+    assert_eq!(unsafe_modules(&Tree::planted(&tame)).len(), 1);
+}
+
+#[test]
+fn the_standard_librarys_locks_are_caught_outside_of_sync() {
+    let caught = |path: &str, text: &str| std_sync(&Tree::planted(&[(path, text)])).len();
+    let store = "crates/uzram/src/store/mod.rs";
+    assert_eq!(caught(store, "use std::sync::Arc;"), 1);
+    assert_eq!(caught(store, "fn f() { std::thread::yield_now() }"), 1);
+    assert_eq!(caught(store, "use core::sync::atomic::AtomicU64;"), 1);
+    assert_eq!(caught(store, "use std::{fmt, sync::Mutex};"), 1);
+    assert_eq!(caught(store, "use std::{fmt, thread};"), 1);
+    assert_eq!(caught(store, "use std::fmt;\nuse crate::sync::Arc;"), 0);
+    assert_eq!(
+        caught(store, "#[cfg(test)]\nmod tests { use std::thread; }"),
+        0
+    );
+    assert_eq!(
+        caught("crates/uzram/src/sync.rs", "pub use std::sync::Arc;"),
+        0
+    );
+    assert_eq!(
+        caught("crates/uzram-server/src/lib.rs", "use std::sync::Arc;"),
+        0
+    );
+}

@@ -1,0 +1,240 @@
+//! The files of the checkout, and Rust source without its comments, literals and tests.
+
+use std::path::{Path, PathBuf};
+
+/// One text file.
+pub struct File {
+    /// Relative to the root of the checkout, with `/`.
+    pub path: String,
+    pub text: String,
+}
+
+/// Every text file that belongs to the repository.
+pub struct Tree {
+    pub files: Vec<File>,
+}
+
+impl Tree {
+    /// Reads the checkout, build outputs and whatever lies in hidden folders other than `.ci`,
+    /// `.cargo` and `.github` left out.
+    pub fn load() -> Tree {
+        let mut tree = Tree { files: Vec::new() };
+        tree.add_directory(&root(), "");
+        tree
+    }
+
+    /// A tree of the given paths and texts, for tests of rules.
+    pub fn planted(files: &[(&str, &str)]) -> Tree {
+        let file = |(path, text): &(&str, &str)| File {
+            path: (*path).into(),
+            text: (*text).into(),
+        };
+        Tree {
+            files: files.iter().map(file).collect(),
+        }
+    }
+
+    /// The Rust files below `prefix`.
+    pub fn rust<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a File> {
+        self.files
+            .iter()
+            .filter(move |file| file.path.starts_with(prefix) && file.path.ends_with(".rs"))
+    }
+
+    /// The file at `path`.
+    pub fn get(&self, path: &str) -> Option<&File> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    fn add_directory(&mut self, directory: &Path, prefix: &str) {
+        let entries = std::fs::read_dir(directory).expect("the checkout is readable");
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        for name in names {
+            let path = directory.join(&name);
+            let relative = format!("{prefix}{name}");
+            if path.is_dir() {
+                if !is_foreign(&relative, &name) {
+                    self.add_directory(&path, &format!("{relative}/"));
+                }
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                self.files.push(File {
+                    path: relative,
+                    text,
+                });
+            }
+        }
+    }
+}
+
+/// Whether a folder is not the repository's: what .gitignore names, and hidden folders.
+fn is_foreign(relative: &str, name: &str) -> bool {
+    let ignored = [
+        "target",
+        "fuzz/target",
+        "fuzz/corpus",
+        "fuzz/artifacts",
+        "fuzz/coverage",
+    ];
+    let hidden = name.starts_with('.') && ![".ci", ".cargo", ".github"].contains(&name);
+    hidden || ignored.contains(&relative)
+}
+
+/// The root of the checkout.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_path_buf()
+}
+
+/// `source` with comments and the insides of literals blanked out; lines keep their numbers.
+pub fn code(source: &str) -> String {
+    let mut rest = source;
+    let mut code = String::with_capacity(source.len());
+    while let Some(next) = rest.chars().next() {
+        let (length, keep) = token(rest, next, code.chars().next_back());
+        let (token, tail) = rest.split_at(length);
+        if keep {
+            code.push_str(token);
+        } else {
+            code.extend(token.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+        }
+        rest = tail;
+    }
+    code
+}
+
+/// Length in bytes of what starts `rest`, and whether it is code.
+fn token(rest: &str, next: char, before: Option<char>) -> (usize, bool) {
+    let in_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    if rest.starts_with("//") {
+        return (rest.find('\n').unwrap_or(rest.len()), false);
+    }
+    if rest.starts_with("/*") {
+        return (block_comment(rest), false);
+    }
+    if next == '"' {
+        return (quoted(rest, '"'), false);
+    }
+    if !in_word && let Some(length) = raw_string(rest) {
+        return (length, false);
+    }
+    if next == '\'' {
+        let mut ahead = rest.chars().skip(1);
+        let (first, second) = (ahead.next(), ahead.next());
+        let is_char = first == Some('\\') || second == Some('\'');
+        return if is_char {
+            (quoted(rest, '\''), false)
+        } else {
+            (1, true)
+        };
+    }
+    (next.len_utf8(), true)
+}
+
+fn block_comment(rest: &str) -> usize {
+    let mut depth = 0;
+    let mut at = 0;
+    while at < rest.len() {
+        if rest[at..].starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if rest[at..].starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += rest[at..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    rest.len()
+}
+
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        if !escaped && c == quote {
+            return at + 1;
+        }
+        escaped = !escaped && c == '\\';
+    }
+    rest.len()
+}
+
+fn raw_string(rest: &str) -> Option<usize> {
+    let start = rest.strip_prefix('b').unwrap_or(rest).strip_prefix('r')?;
+    let hashes = start.len() - start.trim_start_matches('#').len();
+    start[hashes..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    let body = rest.len() - start.len() + hashes + 1;
+    Some(
+        rest[body..]
+            .find(&end)
+            .map_or(rest.len(), |at| body + at + end.len()),
+    )
+}
+
+/// `code` with every item under `#[cfg(test)]` blanked out.
+pub fn without_tests(code: &str) -> String {
+    const ATTRIBUTE: &str = "#[cfg(test)]";
+    let mut kept = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(at) = rest.find(ATTRIBUTE) {
+        kept.push_str(&rest[..at]);
+        let item = &rest[at..];
+        let end = item_end(item);
+        kept.extend(item[..end].chars().filter(|c| *c == '\n'));
+        rest = &item[end..];
+    }
+    kept.push_str(rest);
+    kept
+}
+
+/// Where an item ends: its closing brace, or the semicolon before any brace.
+fn item_end(item: &str) -> usize {
+    let mut depth = 0;
+    for (at, c) in item.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 1 => return at + 1,
+            '}' => depth -= 1,
+            ';' if depth == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    item.len()
+}
+
+/// The identifiers and keywords of `code` with their line numbers from 1.
+pub fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    code.lines().enumerate().flat_map(|(index, line)| {
+        line.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|word| !word.is_empty())
+            .map(move |word| (index + 1, word))
+    })
+}
+
+#[test]
+fn comments_and_literals_are_blanked() {
+    let source =
+        "let a = \"unsafe \\\" x\"; // unsafe\n/* unsafe /* x */ */ 'u' r#\"unsafe\"# 'life";
+    let code = code(source);
+    assert!(!code.contains("unsafe"), "{code}");
+    assert!(code.starts_with("let a = ") && code.ends_with(" 'life"));
+    assert_eq!(code.lines().count(), 2);
+    assert_eq!(code.len(), source.len());
+}
+
+#[test]
+fn test_modules_are_cut_and_what_follows_stays() {
+    let code = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() { c() }\n}\nfn d() {}\n#[cfg(test)]\nmod e;\nfn f() {}";
+    let kept = without_tests(code);
+    assert!(!kept.contains("b()") && !kept.contains("mod e"), "{kept}");
+    assert!(kept.contains("fn a()") && kept.contains("fn d()") && kept.contains("fn f()"));
+    assert_eq!(kept.lines().count(), code.lines().count());
+}
