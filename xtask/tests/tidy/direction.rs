@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::tree::{File, Tree, code, root, without_tests, words};
+use crate::tree::{File, Tree, code, root, words};
 
 /// Our crates from the bottom up: each may use those that are listed for it, and no others of ours.
 const CRATES: &[(&str, &[&str])] = &[
@@ -129,7 +129,7 @@ pub fn modules(tree: &Tree) -> Vec<String> {
             ));
             continue;
         }
-        let code = without_tests(&code(&file.text));
+        let code = tree.product_code(file);
         for (line, used) in crate_paths(file, &code) {
             let module = exports.get(&used).map_or(used.as_str(), String::as_str);
             let known = GROUND.contains(&module) || MODULES.iter().any(|(name, _)| *name == module);
@@ -149,7 +149,7 @@ pub fn vocabulary(tree: &Tree) -> Vec<String> {
     let mut violations = Vec::new();
     for (prefix, foreign, why) in FOREIGN_WORDS {
         for file in tree.rust(prefix) {
-            let code = without_tests(&code(&file.text));
+            let code = tree.product_code(file);
             for (line, word) in words(&code) {
                 let lower = word.to_lowercase();
                 let parts = lower.split('_').chain([lower.as_str()]);
@@ -200,7 +200,7 @@ fn crate_paths(file: &File, code: &str) -> Vec<(usize, String)> {
         .count();
     // A `mod.rs` stands one level above the files beside it.
     let depth = depth + usize::from(!file.path.ends_with("/mod.rs"));
-    let upwards = format!("{}", "super::".repeat(depth));
+    let upwards = "super::".repeat(depth);
     let mut found = Vec::new();
     for root in ["crate::", upwards.as_str()] {
         for (at, _) in code.match_indices(root) {

@@ -1,6 +1,6 @@
 //! What only some files may do: unsafe code, and the standard library's locks and threads.
 
-use crate::tree::{File, Tree, code, without_tests, words};
+use crate::tree::{File, Tree, code, words};
 
 /// The heading, in the doc comment of a crate's root, of the list of files that may use `unsafe`.
 /// Its lines read ``- `path/file.rs`: why``; paths are relative to the root file.
@@ -62,7 +62,7 @@ pub fn std_sync(tree: &Tree) -> Vec<String> {
         if file.path == "crates/uzram/src/sync.rs" {
             continue;
         }
-        let code = without_tests(&code(&file.text));
+        let code = tree.product_code(file);
         for (index, line) in code.lines().enumerate() {
             for root in ["std::", "core::"] {
                 let paths = line.split(root).skip(1);

@@ -41,6 +41,20 @@ impl Tree {
             .filter(move |file| file.path.starts_with(prefix) && file.path.ends_with(".rs"))
     }
 
+    /// The code of a file that goes into the product: none of its tests, nothing at all of a file
+    /// that its parent declares for tests only.
+    pub fn product_code(&self, file: &File) -> String {
+        let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
+        let parents = ["mod.rs", "lib.rs", "main.rs"].map(|parent| format!("{folder}/{parent}"));
+        let mut parents = parents.iter().filter_map(|parent| self.get(parent));
+        let module = name.trim_end_matches(".rs");
+        if parents.all(|parent| declares(&code(&parent.text), module)) {
+            without_tests(&code(&file.text))
+        } else {
+            String::new()
+        }
+    }
+
     /// The file at `path`.
     pub fn get(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
@@ -179,12 +193,18 @@ fn raw_string(rest: &str) -> Option<usize> {
     )
 }
 
-/// `code` with every item under `#[cfg(test)]` blanked out.
+/// The attributes that make an item a test's, up to where they may go on.
+const TEST_ATTRIBUTES: &[&str] = &["#[cfg(test)]", "#[cfg(all(test,"];
+
+/// `code` with every item that exists in tests only blanked out.
 pub fn without_tests(code: &str) -> String {
-    const ATTRIBUTE: &str = "#[cfg(test)]";
     let mut kept = String::with_capacity(code.len());
     let mut rest = code;
-    while let Some(at) = rest.find(ATTRIBUTE) {
+    while let Some(at) = TEST_ATTRIBUTES
+        .iter()
+        .filter_map(|mark| rest.find(mark))
+        .min()
+    {
         kept.push_str(&rest[..at]);
         let item = &rest[at..];
         let end = item_end(item);
@@ -193,6 +213,13 @@ pub fn without_tests(code: &str) -> String {
     }
     kept.push_str(rest);
     kept
+}
+
+/// Whether `code` declares the module `name`, outside of tests.
+fn declares(code: &str, name: &str) -> bool {
+    let kept = without_tests(code);
+    let declaration = |line: &str| line.trim().ends_with(&format!("mod {name};"));
+    kept.lines().any(declaration) || !code.lines().any(declaration)
 }
 
 /// Where an item ends: its closing brace, or the semicolon before any brace.
@@ -237,4 +264,19 @@ fn test_modules_are_cut_and_what_follows_stays() {
     assert!(!kept.contains("b()") && !kept.contains("mod e"), "{kept}");
     assert!(kept.contains("fn a()") && kept.contains("fn d()") && kept.contains("fn f()"));
     assert_eq!(kept.lines().count(), code.lines().count());
+}
+
+#[test]
+fn a_file_that_is_declared_for_tests_only_is_no_product() {
+    let planted = |declaration: &str| {
+        let root = ("a/src/lib.rs", declaration);
+        let tree = Tree::planted(&[root, ("a/src/laws.rs", "use std::thread;")]);
+        tree.product_code(tree.get("a/src/laws.rs").unwrap())
+    };
+    assert_eq!(planted("#[cfg(test)]\nmod laws;\nmod b;"), "");
+    assert_eq!(planted("#[cfg(all(test, not(x)))]\nmod laws;\nmod b;"), "");
+    assert_eq!(
+        planted("#[cfg(test)]\nmod b;\npub mod laws;"),
+        "use std::thread;"
+    );
 }
