@@ -1,6 +1,6 @@
 //! What every file looks like: a head that says what it is, an end in sight, nothing unfinished.
 
-use crate::tree::{File, Tree, code, without_tests};
+use crate::tree::{Tree, code, without_tests};
 
 /// Ceiling of a source file without its tests, in lines.
 const LINES_MAX: usize = 600;
@@ -30,7 +30,7 @@ pub fn heads(tree: &Tree) -> Vec<String> {
 pub fn ceilings(tree: &Tree) -> Vec<String> {
     let long = tree
         .rust("")
-        .filter(|file| !is_test(file))
+        .filter(|file| !file.is_test())
         .filter_map(|file| {
             let lines = without_tests(&code(&file.text)).lines().count() - test_lines(&file.text);
             let message = format!(
@@ -40,11 +40,6 @@ pub fn ceilings(tree: &Tree) -> Vec<String> {
             (lines > LINES_MAX).then_some(message)
         });
     long.collect()
-}
-
-/// Files that hold nothing but tests.
-fn is_test(file: &File) -> bool {
-    file.path.contains("/tests/") || file.path.ends_with("/tests.rs")
 }
 
 /// How many lines of `source` the items under `#[cfg(test)]` take.

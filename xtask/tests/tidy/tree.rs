@@ -9,6 +9,13 @@ pub struct File {
     pub text: String,
 }
 
+impl File {
+    /// Whether the file's name says that it holds nothing but tests.
+    pub fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.path.ends_with("tests.rs")
+    }
+}
+
 /// Every text file that belongs to the repository.
 pub struct Tree {
     pub files: Vec<File>,
@@ -44,6 +51,9 @@ impl Tree {
     /// The code of a file that goes into the product: none of its tests, nothing at all of a file
     /// that its parent declares for tests only.
     pub fn product_code(&self, file: &File) -> String {
+        if file.is_test() {
+            return String::new();
+        }
         let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
         let parents = ["mod.rs", "lib.rs", "main.rs"].map(|parent| format!("{folder}/{parent}"));
         let mut parents = parents.iter().filter_map(|parent| self.get(parent));
