@@ -191,14 +191,14 @@ fn same_and_sound(image: &Image, back: &Path) -> Result<(), String> {
 /// The compression ratio that the server states; a real tree must compress.
 fn ratio(server: &Server) -> Result<String, String> {
     let stat = server.stat()?;
-    let stored = stat.figure("orig_data_size_bytes")?;
-    let compressed = stat.figure("compr_data_size_bytes")?;
+    let stored = stat.figure("orig_data_size")?;
+    let compressed = stat.figure("compr_data_size")?;
     if compressed == 0 || compressed >= stored {
         return Err(format!(
             "{stored} bytes of a real tree were stored as {compressed}"
         ));
     }
-    let used = stat.figure("mem_used_total_bytes")?;
+    let used = stat.figure("mem_used_total")?;
     let (stored_mib, used_mib) = (stored / MIB, used / MIB);
     Ok(format!(
         "{stored_mib} MiB in {used_mib} MiB, {:.2}:1",
@@ -316,7 +316,7 @@ fn mem_limit(bench: &Bench<'_>) -> Result<String, String> {
 
     let stat = server.stat()?;
     let (used_max, failed) = (
-        stat.figure("mem_used_max_bytes")?,
+        stat.figure("mem_used_max")?,
         stat.figure("failed_writes")?,
     );
     if !(KEPT_MIB * MIB..=LIMIT_MIB * MIB).contains(&used_max) {
