@@ -1,2 +1,78 @@
-//! uzram.
-fn main() {}
+//! `uzram`: compressed RAM disks in user space.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod capture;
+mod commands;
+mod failure;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use args::{Cli, Command};
+use failure::{Failure, Result};
+
+fn main() -> ExitCode {
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(error) => parse_error(&error),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::warn(&failure.to_string());
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(command: Command) -> Result {
+    match command {
+        Command::Serve(args) => commands::serve::run(&args),
+        Command::List(args) => commands::list::run(&args),
+        Command::Stat(args) => commands::stat::run(&args),
+        Command::Reset(args) => commands::reset::run(&args),
+        Command::Capture(args) => capture::run(&args),
+    }
+}
+
+/// Help and version are what was asked for; everything else becomes one line.
+fn parse_error(error: &clap::Error) -> Result {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            return Ok(());
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            return Err(Failure::Usage("no command; see uzram --help".into()));
+        }
+        _ => {}
+    }
+    let text = error.to_string();
+    let message = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let message = message
+        .split("\n\nFor more information")
+        .next()
+        .unwrap_or(message);
+    let words: Vec<&str> = message.split_whitespace().collect();
+    let line = words.join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    Err(Failure::Usage(format!("{line}; see {} --help", invoked())))
+}
+
+/// `uzram`, with the sub-command if the first word is one.
+fn invoked() -> String {
+    let first = std::env::args().nth(1).unwrap_or_default();
+    let is_command = <Cli as clap::CommandFactory>::command()
+        .get_subcommands()
+        .any(|command| command.get_name() == first);
+    if is_command {
+        format!("uzram {first}")
+    } else {
+        "uzram".into()
+    }
+}

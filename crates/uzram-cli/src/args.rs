@@ -1,0 +1,166 @@
+//! The command line. What a flag means is said here once and shown by `--help`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Compressed RAM disks in user space: zram's job, words and counters, without the kernel module
+#[derive(Debug, Parser)]
+#[command(
+    name = "uzram",
+    version,
+    after_help = "\
+Start here:
+  uzram serve --size 1G         a compressed RAM disk, served over NBD
+  uzram stat                    what it holds, by zram's counters
+  uzram COMMAND --help          examples of every command
+
+Sizes are binary: 1G is 2^30 bytes, 1.5G and 50% (of the machine's RAM) are fine.
+State lives in $XDG_RUNTIME_DIR/uzram, else /run/uzram (root) or /tmp/uzram-UID.
+Exit status: 0 done, 1 failed, 2 wrong usage."
+)]
+pub struct Cli {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Serve(ServeArgs),
+    List(ListArgs),
+    Stat(StatArgs),
+    Reset(ResetArgs),
+    Capture(CaptureArgs),
+}
+
+/// Make a compressed RAM disk and serve it until Ctrl-C or SIGTERM
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram serve --size 1G
+  uzram serve --size 50% --algorithm zstd --mem-limit 512M --name scratch
+  uzram serve --size 4G --socket /tmp/disk.sock
+  uzram serve --size 4G --listen 127.0.0.1:10809
+
+It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or
+SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
+the disk held survives.")]
+pub struct ServeArgs {
+    /// Size of the disk; memory is taken only for what is written (64M, 1.5G, 50%)
+    #[arg(long)]
+    pub size: String,
+    /// Name of the disk and of its NBD export [default: the first free uzram0, uzram1, …]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Codec; a wrong name shows the list [default: lz4]
+    #[arg(long)]
+    pub algorithm: Option<String>,
+    /// Allocator of compressed pages; a wrong name shows the list [default: zsmalloc]
+    #[arg(long)]
+    pub pool: Option<String>,
+    /// Most memory that compressed pages may take; writes past it fail with ENOSPC. 0: no limit
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub mem_limit: String,
+    /// What is compressed at once: 4K, 8K, 16K, 32K or 64K
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    pub unit: String,
+    /// Check every page that is read back against a CRC-32
+    #[arg(long)]
+    pub checksum: bool,
+    /// How clients reach the disk
+    #[arg(long, value_enum, default_value_t = Attach::Nbd)]
+    pub attach: Attach,
+    /// Listen on a Unix socket here, mode 0600 [default: NAME.nbd in the state directory]
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    pub socket: Option<PathBuf>,
+    /// Listen on TCP: IP:PORT, port 0 for a free one. Every local user can connect
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Let --listen take an address that other machines reach, unencrypted and unauthenticated
+    #[arg(long, requires = "listen")]
+    pub insecure: bool,
+}
+
+/// Ways to a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Attach {
+    /// A network block device server
+    Nbd,
+}
+
+/// List the disks being served
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram list
+  uzram list --json
+
+DATA is what was stored, COMPR the same compressed, TOTAL the memory that it takes.
+Leftovers of servers that were killed are removed on the way.")]
+pub struct ListArgs {
+    /// As JSON: an array, numbers raw
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show a disk's counters by zram's names (all disks without NAME)
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram stat uzram0
+  uzram stat uzram0 --json
+  uzram stat uzram0 --raw | head -1      the kernel's mm_stat line, for scripts that know it
+
+Names and meanings are those of the kernel's mm_stat and io_stat. compr_ratio leaves out pages
+filled with one word, which take no memory and would flatter it.")]
+pub struct StatArgs {
+    /// The disk's name
+    pub name: Option<String>,
+    /// As JSON: an object (an array without NAME), numbers raw
+    #[arg(long)]
+    pub json: bool,
+    /// Two lines in the kernel's format: mm_stat, io_stat
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+}
+
+/// Empty a disk and zero its counters, while no client is connected
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram reset uzram0
+
+Size, codec and memory limit stay. As in zram it is refused while the disk is in use.")]
+pub struct ResetArgs {
+    /// The disk's name
+    pub name: String,
+}
+
+/// Copy real pages of a process or a file into a corpus for `uzram bench`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram capture --pid 1234 --out heap.pages
+  uzram capture --file /usr/bin/qemu-system-x86_64 --out code.pages --pages-max 1024
+
+Of a process it takes private anonymous memory (heap, stacks, arenas) that was touched, not files,
+shared memory or devices; the process goes on running. More than --pages-max pages are sampled
+evenly in runs of 16. The end of a file is padded with zeroes to a page. The corpus is readable by
+you alone (mode 0600), and must not exist yet: it is somebody's memory.")]
+#[command(group = clap::ArgGroup::new("source").required(true).args(["pid", "file"]))]
+pub struct CaptureArgs {
+    /// Take memory of this process
+    #[arg(long, value_name = "N")]
+    pub pid: Option<u32>,
+    /// Take the content of this file
+    #[arg(long, value_name = "P")]
+    pub file: Option<PathBuf>,
+    /// The corpus to make
+    #[arg(long, value_name = "F")]
+    pub out: PathBuf,
+    /// Most pages of 4 KiB to take
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub pages_max: u64,
+}

@@ -1,0 +1,249 @@
+//! `uzram serve`.
+
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use uzram::Unit;
+use uzram_frontends::nbd::Endpoint;
+use uzram_server::size::{human, parse, parse_limit, ram_bytes};
+use uzram_server::state::{StateDir, check_name};
+use uzram_server::{Device, DeviceConfig, Server};
+
+use crate::args::{Attach, ServeArgs};
+use crate::failure::{Failure, Result};
+use crate::output::{Align, bold, columns, print, warn};
+
+/// Exit status of a server that a second signal ended with requests unanswered.
+const STATUS_CUT_SHORT: i32 = 1;
+
+/// Runs the command: returns when a signal has ended the server.
+pub fn run(args: &ServeArgs) -> Result {
+    let config = config(args)?;
+    let signals = Signals::catch()?;
+    let server = Server::start(&StateDir::open_default()?, &[config])?;
+    for device in server.devices() {
+        if !device.endpoint().is_loopback() {
+            let uri = device.uri();
+            warn(&format!(
+                "warning: --insecure: whoever reaches {uri} reads and writes the disk"
+            ));
+        }
+        print(&welcome(device, args.checksum))?;
+    }
+    signals.wait();
+    drop(server);
+    Ok(())
+}
+
+fn config(args: &ServeArgs) -> Result<DeviceConfig> {
+    let Attach::Nbd = args.attach;
+    let ram = ram_bytes();
+    let option = |name: &'static str| move |e: uzram::Error| Failure::from(e).about(name);
+    if let Some(name) = &args.name {
+        check_name(name).map_err(option("--name"))?;
+    }
+    let unit = parse(&args.unit, ram)
+        .and_then(Unit::new)
+        .map_err(option("--unit"))?;
+    Ok(DeviceConfig {
+        name: args.name.clone(),
+        size_bytes: parse(&args.size, ram).map_err(option("--size"))?,
+        algorithm: args.algorithm.clone(),
+        pool: args.pool.clone(),
+        unit,
+        mem_limit_bytes: parse_limit(&args.mem_limit, ram).map_err(option("--mem-limit"))?,
+        checksum: args.checksum,
+        endpoint: endpoint(args)?,
+    })
+}
+
+fn endpoint(args: &ServeArgs) -> Result<Option<Endpoint>> {
+    if let Some(path) = &args.socket {
+        // Clients get the path in a URI, from wherever they run.
+        let absolute = std::path::absolute(path)
+            .map_err(|e| Failure::Usage(format!("--socket {}: {e}", path.display())))?;
+        return Ok(Some(Endpoint::Unix(absolute)));
+    }
+    let Some(text) = &args.listen else {
+        return Ok(None);
+    };
+    let endpoint = Endpoint::Tcp(address(text)?);
+    if !endpoint.is_loopback() && !args.insecure {
+        return Err(Failure::Usage(format!(
+            "--listen {text}: other machines could read and write the disk, as NBD without TLS is open \
+             to all who connect; use 127.0.0.1 or [::1], or add --insecure on a network you trust"
+        )));
+    }
+    Ok(Some(endpoint))
+}
+
+/// Numbers only: looking a name up needs a resolver, which a static binary in an initramfs lacks.
+fn address(text: &str) -> Result<SocketAddr> {
+    let local = text
+        .strip_prefix("localhost:")
+        .and_then(|port| port.parse().ok());
+    let local = local.map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    local.or_else(|| text.parse().ok()).ok_or_else(|| {
+        Failure::Usage(format!(
+            "--listen {text:?}: not an address; write IP:PORT, as 127.0.0.1:10809 or [::1]:10809"
+        ))
+    })
+}
+
+/// SIGINT and SIGTERM: the first one is waited for, the second one ends the process at once.
+struct Signals {
+    caught: UnixStream,
+}
+
+impl Signals {
+    fn catch() -> Result<Signals> {
+        let failed = |e: std::io::Error| Failure::Failed(format!("signals: {e}"));
+        let (caught, notify) = UnixStream::pair().map_err(failed)?;
+        let is_second = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the first signal finds the flag clear and sets it.
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                STATUS_CUT_SHORT,
+                Arc::clone(&is_second),
+            )
+            .map_err(failed)?;
+            signal_hook::flag::register(signal, Arc::clone(&is_second)).map_err(failed)?;
+            let notify = notify.try_clone().map_err(failed)?;
+            signal_hook::low_level::pipe::register(signal, notify).map_err(failed)?;
+        }
+        Ok(Signals { caught })
+    }
+
+    fn wait(mut self) {
+        let mut byte = [0];
+        while let Err(e) = self.caught.read(&mut byte) {
+            if e.kind() != std::io::ErrorKind::Interrupted {
+                break;
+            }
+        }
+    }
+}
+
+fn welcome(device: &Device, checksum: bool) -> String {
+    let store = device.store();
+    let limit = match store.mem_limit() {
+        0 => "none".to_owned(),
+        bytes => format!("{} ({bytes} bytes)", human(bytes)),
+    };
+    let facts = [
+        (
+            "size",
+            format!(
+                "{} ({} bytes)",
+                human(store.size_bytes()),
+                store.size_bytes()
+            ),
+        ),
+        ("algorithm", store.algorithm().to_owned()),
+        ("pool", store.pool().to_owned()),
+        ("unit", human(store.unit().bytes() as u64)),
+        ("checksum", if checksum { "on" } else { "off" }.to_owned()),
+        ("memory limit", limit),
+        ("URI", device.uri()),
+    ];
+    let facts = facts.map(|(what, value)| vec![format!("  {what}"), value]);
+    let clients = clients(device).map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
+    let name = device.name();
+    format!(
+        "{} is a compressed RAM disk, served by process {}.\n{}\n{}\n{}\n{}\n  uzram stat {name}\n\n\
+         Ctrl-C or SIGTERM ends it, and what it holds is lost.\n",
+        bold(name),
+        std::process::id(),
+        columns(&facts, &[Align::Left, Align::Left]),
+        bold("To use it:"),
+        columns(&clients, &[Align::Left, Align::Left]),
+        bold("To see what it holds:"),
+    )
+}
+
+/// Lines to type, and what they do.
+fn clients(device: &Device) -> [(String, &'static str); 7] {
+    let uri = device.uri();
+    let name = device.name();
+    let kernel = match device.endpoint() {
+        Endpoint::Unix(path) => format!("-unix {}", quoted(&path.to_string_lossy())),
+        Endpoint::Tcp(address) => format!("{} {}", address.ip(), address.port()),
+    };
+    [
+        (format!("nbdinfo '{uri}'"), "what it offers"),
+        (
+            format!("nbdcopy disk.img '{uri}'"),
+            "an image in; swap the two for out",
+        ),
+        (
+            format!("qemu-img convert -n -O raw disk.qcow2 '{uri}'"),
+            "any image format in",
+        ),
+        (
+            format!("qemu-io -f raw -c 'write -P 7 0 1M' '{uri}'"),
+            "a write by hand",
+        ),
+        (
+            format!(
+                "fio --name=t --ioengine=nbd --uri='{uri}' --rw=randrw --bs=4k --iodepth=16 --size=64M"
+            ),
+            "a load",
+        ),
+        (
+            format!("mkdir -p d; nbdfuse d '{uri}' & sleep 1; mkfs.ext4 -F d/nbd"),
+            "a file to make a file system in",
+        ),
+        (
+            format!("nbd-client -N {name} {kernel} /dev/nbd0"),
+            "a block device, where the kernel has nbd",
+        ),
+    ]
+}
+
+/// `text` as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_a_shell() {
+        assert_eq!(quoted("/run/a-b.c"), "/run/a-b.c");
+        assert_eq!(quoted("/a b"), "'/a b'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+
+    #[test]
+    fn addresses_are_numbers() {
+        for (text, shown) in [
+            ("127.0.0.1:10809", "127.0.0.1:10809"),
+            ("[::1]:0", "[::1]:0"),
+            ("localhost:7", "127.0.0.1:7"),
+        ] {
+            assert_eq!(address(text).unwrap().to_string(), shown);
+        }
+        for text in [
+            "",
+            "10809",
+            ":10809",
+            "example.org:1",
+            "127.0.0.1",
+            "127.0.0.1:65536",
+            "localhost:x",
+        ] {
+            assert!(matches!(address(text), Err(Failure::Usage(_))), "{text}");
+        }
+    }
+}

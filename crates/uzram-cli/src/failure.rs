@@ -1,0 +1,57 @@
+//! How a command fails: one line, and the exit status that scripts rely on.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use uzram::ErrorKind;
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub enum Failure {
+    /// It was asked wrongly: exit status 2.
+    Usage(String),
+    /// It failed: exit status 1.
+    Failed(String),
+}
+
+/// What commands return.
+pub type Result<T = ()> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// The exit status.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Failure::Usage(_) => ExitCode::from(2),
+            Failure::Failed(_) => ExitCode::from(1),
+        }
+    }
+
+    /// The same with `subject: ` in front.
+    pub fn about(self, subject: impl fmt::Display) -> Failure {
+        match self {
+            Failure::Usage(text) => Failure::Usage(format!("{subject}: {text}")),
+            Failure::Failed(text) => Failure::Failed(format!("{subject}: {text}")),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    /// One line, whatever a path or a peer put into the text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Failure::Usage(text) | Failure::Failed(text)) = self;
+        text.chars().try_for_each(|c| match c {
+            '\n' => f.write_str("; "),
+            c if c.is_control() => write!(f, "{}", c.escape_default()),
+            c => write!(f, "{c}"),
+        })
+    }
+}
+
+impl From<uzram::Error> for Failure {
+    fn from(error: uzram::Error) -> Failure {
+        match error.kind() {
+            ErrorKind::InvalidInput | ErrorKind::UnknownName => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}

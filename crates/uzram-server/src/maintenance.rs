@@ -1,0 +1,68 @@
+//! The thread that does what writers should not wait for.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use uzram::{Error, ErrorKind, Result};
+
+use crate::device::Device;
+
+/// Work on one device before the next one has its turn.
+const BUDGET: Duration = Duration::from_millis(10);
+/// Pause between rounds while devices change, and the most that it grows to while they do not.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(640);
+
+/// The running thread. Dropped, it ends within [`BUDGET`] a device.
+pub(crate) struct Maintenance {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Maintenance {
+    pub(crate) fn start(devices: Vec<Arc<Device>>) -> Result<Maintenance> {
+        let (stop, stopped) = channel();
+        let maintain = move || {
+            let mut pause = PAUSE_MIN;
+            let mut used_bytes = 0;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                // Every device has its turn: not any(), which stops at the first with work left.
+                let unfinished = devices
+                    .iter()
+                    .filter(|d| d.store().maintain(BUDGET))
+                    .count();
+                let used_before = used_bytes;
+                used_bytes = devices
+                    .iter()
+                    .map(|d| d.store().stats().mem_used_total_bytes)
+                    .sum();
+                let is_idle = unfinished == 0 && used_bytes == used_before;
+                pause = if is_idle {
+                    (pause * 2).min(PAUSE_MAX)
+                } else {
+                    PAUSE_MIN
+                };
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("uzram-maintain".into())
+            .spawn(maintain);
+        let thread =
+            thread.map_err(|e| Error::new(ErrorKind::Io, "maintenance thread").with_source(e))?;
+        Ok(Maintenance {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Maintenance {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
