@@ -1,0 +1,462 @@
+//! One connection in the transmission phase: who receives, who works, who sends.
+//!
+//! The receiver (an [`Input`]) exists once and is owned by the worker that leads. Locks: `state` for
+//! the receiver's place and the counts, never held across I/O or device work; `writer` for the
+//! sending side, held while one worker's replies go out. They are never held together.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::Limits;
+use super::export::Lease;
+use super::socket::{Received, Socket};
+use super::transmission::{self, Command, Input, Next, Output, Request, Rules};
+use super::wire::{self, REPLY_BYTES, REQUEST_BYTES};
+
+/// Receive buffer of a worker at rest, in bytes: some 30 writes of 4 KiB, and half of a CPU's L2.
+const BUFFER_BYTES: usize = 128 << 10;
+/// Memory that a worker keeps for the next large request, in bytes, until it has been idle.
+const BUFFER_RETAINED_BYTES: usize = (2 << 20) + 4096;
+/// Payloads from this size on are large: while one worker carries the request out (some 100 us of
+/// compression) another is worth waking to receive what comes behind it.
+const LARGE_PAYLOAD_BYTES: usize = 64 << 10;
+/// The same for requests without payload, which cost some 10 ns a page.
+const LARGE_RANGE_BYTES: u32 = 16 << 20;
+/// Replies are sent at the latest when the oldest has waited this long: a client with a full queue
+/// then goes on while the rest of the batch is worked on.
+const REPLY_DELAY_MAX: Duration = Duration::from_micros(25);
+/// Replies that are gathered before they are sent, in bytes.
+const REPLY_GATHER_BYTES: usize = 64 << 10;
+/// A batch that has taken this long, and will take as long again, is shared: waking a thread costs
+/// some 4 us on a busy CPU and 70 us of latency on an idle one.
+const SHARE_AFTER: Duration = Duration::from_micros(50);
+/// How long a receiver looks for more before it sleeps, in yields of the CPU: sleeping costs the
+/// client an interrupt to send and this side 70 us to come back.
+const POLL_BEFORE_SLEEP: Duration = Duration::from_micros(30);
+/// A worker without work gives back memory and, unless it is the last, its thread after this.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// Bytes that a draining connection still takes from a client that keeps sending.
+const DRAIN_BYTES_MAX: usize = 64 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Arc<Socket>,
+    lease: Lease,
+    rules: Rules,
+    limits: Limits,
+    name: String,
+    state: Mutex<State>,
+    /// The receiver is free, or the connection has ended.
+    receiver_free: Condvar,
+    /// Bytes in flight became fewer, or the connection has ended.
+    bytes_freed: Condvar,
+    writer: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    receiver: Option<Input>,
+    /// Workers that wait for the receiver.
+    waiting: usize,
+    workers: usize,
+    /// No more requests are received.
+    ended: bool,
+    /// Bytes of large requests being carried out.
+    in_flight_bytes: usize,
+    helpers: Vec<JoinHandle<()>>,
+}
+
+impl Connection {
+    /// Serves the client until it leaves, on this thread and the helpers that it starts. `received`
+    /// is what came behind the handshake.
+    pub fn serve(socket: Arc<Socket>, lease: Lease, limits: Limits, name: &str, received: &[u8]) {
+        let mut input = Input::default();
+        if !input.append(received) {
+            return;
+        }
+        let connection = Arc::new(Connection {
+            socket,
+            rules: Rules::of(&lease.export),
+            lease,
+            limits,
+            name: name.to_owned(),
+            state: Mutex::new(State {
+                receiver: Some(input),
+                workers: 1,
+                ..State::default()
+            }),
+            receiver_free: Condvar::new(),
+            bytes_freed: Condvar::new(),
+            writer: Mutex::new(()),
+        });
+        Worker::new(Arc::clone(&connection), true).run();
+        // Helpers start no helpers once the connection has ended.
+        let helpers = std::mem::take(&mut connection.lock().helpers);
+        for helper in helpers {
+            let _ = helper.join();
+        }
+    }
+
+    /// Gives the receiver to a worker that waits, or to a new one.
+    fn hand_over(self: &Arc<Self>, receiver: Input) {
+        let mut state = self.lock();
+        state.receiver = Some(receiver);
+        if state.waiting > 0 {
+            self.receiver_free.notify_one();
+            return;
+        }
+        if state.ended || state.workers >= self.limits.workers_per_connection_max {
+            return;
+        }
+        state.helpers.retain(|helper| !helper.is_finished());
+        let name = format!("{}.{}", self.name, state.workers);
+        let worker = Worker::new(Arc::clone(self), false);
+        // Without a thread to spare this worker takes the receiver back when it is done.
+        if let Ok(helper) = thread::Builder::new()
+            .name(name)
+            .spawn(move || worker.run())
+        {
+            state.workers += 1;
+            state.helpers.push(helper);
+        }
+    }
+
+    fn has_helper(&self) -> bool {
+        let state = self.lock();
+        state.waiting > 0 || state.workers < self.limits.workers_per_connection_max
+    }
+
+    /// Receives no more; requests under way are still answered.
+    fn end(&self) {
+        self.lock().ended = true;
+        self.receiver_free.notify_all();
+        self.bytes_freed.notify_all();
+    }
+
+    /// Nothing can be answered any more.
+    fn abort(&self) {
+        self.end();
+        self.socket.abort();
+    }
+
+    /// Waits until `bytes` more may be in flight; `None` once the connection has ended.
+    fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        let max = self.limits.in_flight_bytes_max;
+        let mut state = self.lock();
+        // One request is always let through, so that a small limit slows down but never stops.
+        while !state.ended && state.in_flight_bytes > 0 && state.in_flight_bytes + bytes > max {
+            state = self
+                .bytes_freed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.ended {
+            return None;
+        }
+        state.in_flight_bytes += bytes;
+        Some(Charge {
+            connection: Arc::clone(self),
+            bytes,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes in flight, until dropped.
+struct Charge {
+    connection: Arc<Connection>,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.connection.lock().in_flight_bytes -= self.bytes;
+        self.connection.bytes_freed.notify_all();
+    }
+}
+
+/// A thread of a connection with its buffers.
+struct Worker {
+    connection: Arc<Connection>,
+    /// The connection's first thread, which stays until the end.
+    is_first: bool,
+    /// Buffer to give away with the rest of the input.
+    spare: Input,
+    output: Output,
+    /// Bytes received since the connection began to drain.
+    drained_bytes: usize,
+}
+
+impl Worker {
+    fn new(connection: Arc<Connection>, is_first: bool) -> Worker {
+        Worker {
+            connection,
+            is_first,
+            spare: Input::default(),
+            output: Output::default(),
+            drained_bytes: 0,
+        }
+    }
+
+    fn run(mut self) {
+        let _hang_up = HangUpOnPanic(Arc::clone(&self.connection));
+        while let Some(receiver) = self.take_receiver() {
+            self.lead(receiver);
+        }
+    }
+
+    /// Waits for the receiver; `None` when this worker shall leave.
+    fn take_receiver(&mut self) -> Option<Input> {
+        let connection = Arc::clone(&self.connection);
+        let mut state = connection.lock();
+        loop {
+            if state.ended {
+                return None;
+            }
+            if let Some(receiver) = state.receiver.take() {
+                return Some(receiver);
+            }
+            state.waiting += 1;
+            let (woken, wait) = connection
+                .receiver_free
+                .wait_timeout(state, IDLE_AFTER)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.waiting -= 1;
+            if wait.timed_out() && state.receiver.is_none() {
+                if !self.is_first {
+                    state.workers -= 1;
+                    return None;
+                }
+                self.spare.shrink(0);
+                self.output.shrink(0);
+            }
+        }
+    }
+
+    /// Receives and carries out requests until the receiver is handed over or the client leaves.
+    fn lead(&mut self, mut input: Input) {
+        let rules = self.connection.rules;
+        let mut leads = true;
+        let mut charge = None;
+        let mut pace = Pace::start();
+        loop {
+            match input.next(rules) {
+                Next::Request(request) if is_large(&request) => {
+                    self.carry_out_large(input, &request, charge);
+                    return;
+                }
+                Next::Request(request) => {
+                    self.execute(&request, &input);
+                    input.consume(&request);
+                    pace.request_done();
+                    if pace.replies_are_due(self.output.pending().len()) && !self.flush() {
+                        return;
+                    }
+                    if leads && pace.is_slow() && self.share(&mut input, &mut pace) {
+                        leads = false;
+                    }
+                }
+                Next::Refused { cookie, error } => {
+                    self.output.push(&wire::simple_reply(cookie, error));
+                }
+                Next::Incomplete { .. } if !leads => {
+                    self.flush();
+                    self.spare = input;
+                    return;
+                }
+                Next::Incomplete { bytes } => {
+                    if !self.flush() {
+                        return;
+                    }
+                    if bytes > BUFFER_BYTES && charge.is_none() {
+                        charge = self.connection.charge(bytes);
+                    }
+                    if !self.receive(&mut input, bytes) {
+                        return self.connection.end();
+                    }
+                    pace = Pace::start();
+                }
+                Next::Disconnect | Next::Violation => {
+                    self.flush();
+                    return self.connection.end();
+                }
+            }
+        }
+    }
+
+    /// Carries out the large request at the front of `input`, which this worker leads, after
+    /// handing the receiver with what is behind the request to another.
+    fn carry_out_large(&mut self, mut input: Input, request: &Request, charge: Option<Charge>) {
+        let bytes = REQUEST_BYTES + request.payload_bytes();
+        if !self.flush() {
+            return;
+        }
+        let mut rest = std::mem::take(&mut self.spare);
+        if !input.split_off(bytes, &mut rest) {
+            // No memory for a second buffer: the client loses its connection, not its data.
+            return self.connection.abort();
+        }
+        self.connection.hand_over(rest);
+        let reply_bytes = request.reply_payload_bytes();
+        let charge = match charge {
+            None if reply_bytes > BUFFER_BYTES => self.connection.charge(reply_bytes),
+            charge => charge,
+        };
+        self.execute(request, &input);
+        input.consume(request);
+        self.flush();
+        input.shrink(BUFFER_RETAINED_BYTES);
+        self.output.shrink(BUFFER_RETAINED_BYTES);
+        self.spare = input;
+        drop(charge);
+    }
+
+    /// Gives half of the whole requests in `input` and the receiver away, if that is worth it.
+    fn share(&mut self, input: &mut Input, pace: &mut Pace) -> bool {
+        let (requests, _) = input.whole_requests(usize::MAX, self.connection.rules);
+        if !pace.is_worth_sharing(requests) || !self.connection.has_helper() {
+            pace.put_off();
+            return false;
+        }
+        let (_, kept_bytes) = input.whole_requests(requests / 2, self.connection.rules);
+        let mut rest = std::mem::take(&mut self.spare);
+        if !input.split_off(kept_bytes, &mut rest) {
+            self.spare = rest;
+            pace.put_off();
+            return false;
+        }
+        self.connection.hand_over(rest);
+        true
+    }
+
+    fn execute(&mut self, request: &Request, input: &Input) {
+        let device = &*self.connection.lease.export.device;
+        transmission::execute(request, input.payload(request), device, &mut self.output);
+    }
+
+    /// Sends what is pending; `false` if the client has gone.
+    fn flush(&mut self) -> bool {
+        if self.output.is_empty() {
+            return true;
+        }
+        let writer = self
+            .connection
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let sent = self.connection.socket.send(self.output.pending());
+        drop(writer);
+        self.output.clear();
+        if sent.is_err() {
+            self.connection.abort();
+        }
+        sent.is_ok()
+    }
+
+    /// Receives something towards a request of `bytes` in all; `false` at the end.
+    fn receive(&mut self, input: &mut Input, bytes: usize) -> bool {
+        let connection = Arc::clone(&self.connection);
+        let started = Instant::now();
+        let mut timeout = Some(IDLE_AFTER);
+        loop {
+            let Some(room) = input.room(bytes, BUFFER_BYTES) else {
+                return false;
+            };
+            match connection.socket.receive(room) {
+                Received::Bytes(length) => {
+                    input.received(length);
+                    return !connection.socket.is_draining() || self.may_drain(length);
+                }
+                Received::End => return false,
+                Received::Nothing if started.elapsed() < POLL_BEFORE_SLEEP => thread::yield_now(),
+                Received::Nothing => {
+                    if !connection.socket.wait(timeout) {
+                        timeout = None;
+                        input.shrink(0);
+                        self.spare.shrink(0);
+                        self.output.shrink(0);
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_drain(&mut self, length: usize) -> bool {
+        self.drained_bytes += length;
+        self.drained_bytes <= DRAIN_BYTES_MAX
+    }
+}
+
+/// A device that panics must not leave the client and the other workers waiting.
+struct HangUpOnPanic(Arc<Connection>);
+
+impl Drop for HangUpOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.abort();
+        }
+    }
+}
+
+fn is_large(request: &Request) -> bool {
+    match request.command {
+        Command::Read | Command::Write => request.length as usize >= LARGE_PAYLOAD_BYTES,
+        Command::Trim | Command::WriteZeroes(_) => request.length >= LARGE_RANGE_BYTES,
+        Command::Flush | Command::Cache => false,
+    }
+}
+
+/// How a batch gets on: when to send, when to share.
+struct Pace {
+    started: Instant,
+    sent: Instant,
+    now: Instant,
+    done: u32,
+    share_after: Duration,
+}
+
+impl Pace {
+    fn start() -> Pace {
+        let now = Instant::now();
+        Pace {
+            started: now,
+            sent: now,
+            now,
+            done: 0,
+            share_after: SHARE_AFTER,
+        }
+    }
+
+    fn request_done(&mut self) {
+        self.done += 1;
+        self.now = Instant::now();
+    }
+
+    fn replies_are_due(&mut self, pending_bytes: usize) -> bool {
+        let due = pending_bytes + REPLY_BYTES > REPLY_GATHER_BYTES
+            || self.now - self.sent >= REPLY_DELAY_MAX;
+        if due {
+            self.sent = self.now;
+        }
+        due
+    }
+
+    fn is_slow(&self) -> bool {
+        self.now - self.started >= self.share_after
+    }
+
+    fn is_worth_sharing(&self, requests: usize) -> bool {
+        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+        let per_request = (self.now - self.started) / self.done.max(1);
+        requests >= 2 && per_request.saturating_mul(requests) >= SHARE_AFTER
+    }
+
+    fn put_off(&mut self) {
+        self.share_after += SHARE_AFTER;
+    }
+}

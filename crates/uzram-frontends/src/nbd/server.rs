@@ -1,0 +1,320 @@
+//! Listening, admitting, refusing, shutting down.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::OwnedFd;
+use rustix::net::{SocketFlags, accept_with};
+use uzram::{Error, ErrorKind, Result};
+
+use super::Limits;
+use super::connection::Connection;
+use super::endpoint::{Endpoint, Listener};
+use super::export::{Exports, Lease};
+use super::handshake::{Handshake, Step};
+use super::socket::{Received, Socket};
+use super::wire;
+
+/// Clients that are being told that the server is full; further ones are hung up on.
+const REFUSALS_MAX: usize = 16;
+/// Pause after a failed accept, so that a lack of descriptors or threads does not spin.
+const ACCEPT_RETRY: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+/// Bytes received at once during a handshake.
+const HANDSHAKE_CHUNK_BYTES: usize = 4096;
+
+/// A server that is bound to its endpoint and not yet serving: clients can connect and wait.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+/// A running server. Dropping it shuts down without waiting for requests under way.
+#[derive(Debug)]
+pub struct ServerHandle {
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<Vec<JoinHandle<()>>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    listener: Listener,
+    exports: Arc<Exports>,
+    limits: Limits,
+    /// Readable once the server stops.
+    stop: OwnedFd,
+    stopping: AtomicBool,
+    clients: Mutex<Clients>,
+    client_left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    sockets: HashMap<u64, Arc<Socket>>,
+    /// Of them, those that are only told that the server is full.
+    refused: usize,
+    next_id: u64,
+}
+
+impl Server {
+    /// Listens at `endpoint`. A Unix socket that no server listens on any more is replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if a server listens there, [`ErrorKind::InvalidInput`] for a path that
+    /// is too long or an address of another machine, [`ErrorKind::Io`] for a missing directory, a
+    /// lack of permission and whatever else the system refuses.
+    pub fn bind(endpoint: &Endpoint, exports: Arc<Exports>, limits: Limits) -> Result<Server> {
+        let listener = Listener::bind(endpoint)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| Error::new(ErrorKind::Io, "eventfd").with_source(error))?;
+        let shared = Shared {
+            listener,
+            exports,
+            limits,
+            stop,
+            stopping: AtomicBool::new(false),
+            clients: Mutex::default(),
+            client_left: Condvar::new(),
+        };
+        Ok(Server {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Where it listens, with the port that was chosen.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.shared.listener.endpoint
+    }
+
+    /// Starts serving on threads of its own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the system gives no thread.
+    pub fn spawn(self) -> Result<ServerHandle> {
+        let shared = Arc::clone(&self.shared);
+        let acceptor = thread::Builder::new()
+            .name("nbd-accept".to_owned())
+            .spawn(move || accept_clients(&shared))
+            .map_err(|error| Error::new(ErrorKind::Io, "nbd server thread").with_source(error))?;
+        Ok(ServerHandle {
+            shared: self.shared,
+            acceptor: Some(acceptor),
+        })
+    }
+}
+
+impl ServerHandle {
+    /// Where it listens, with the port that was chosen.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.shared.listener.endpoint
+    }
+
+    /// Clients connected now, those in the handshake included, refused ones not.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.clients().served()
+    }
+
+    /// Stops accepting, stops receiving, lets requests under way finish and be answered for at most
+    /// `drain`, then hangs up and waits for every thread. The socket's path is removed.
+    ///
+    /// Requests that are still inside the device after `drain` are waited for, unanswered: a device
+    /// completes what it has begun.
+    pub fn shutdown(mut self, drain: Duration) {
+        self.stop(drain);
+    }
+
+    fn stop(&mut self, drain: Duration) {
+        let Some(acceptor) = self.acceptor.take() else {
+            return;
+        };
+        let deadline = Instant::now() + drain;
+        self.shared.stopping.store(true, Ordering::Release);
+        // An eventfd that is already readable serves as well.
+        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
+        // Joined first: from here on no client appears.
+        let threads = acceptor.join().unwrap_or_default();
+        let mut clients = self.shared.clients();
+        for socket in clients.sockets.values() {
+            socket.drain();
+        }
+        while !clients.sockets.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let wait = self.shared.client_left.wait_timeout(clients, left);
+            clients = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        for socket in clients.sockets.values() {
+            socket.abort();
+        }
+        drop(clients);
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+    }
+}
+
+impl Shared {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clients {
+    fn served(&self) -> usize {
+        self.sockets.len() - self.refused
+    }
+}
+
+/// Accepts until the server stops; returns the clients' threads.
+fn accept_clients(shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    let mut retry = None;
+    loop {
+        let listener = &shared.listener.socket;
+        let mut events = [
+            PollFd::new(&shared.stop, PollFlags::IN),
+            PollFd::new(listener, PollFlags::IN),
+        ];
+        // After a failure only the stop is looked at, for a moment.
+        let watched = if retry.is_some() { 1 } else { 2 };
+        let _ = poll(&mut events[..watched], retry.take().as_ref());
+        if shared.stopping.load(Ordering::Acquire) {
+            return threads;
+        }
+        if !events[1].revents().contains(PollFlags::IN) {
+            continue;
+        }
+        match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(fd) => {
+                threads.retain(|thread| !thread.is_finished());
+                match admit(shared, fd) {
+                    Some(thread) => threads.push(thread),
+                    None => retry = Some(ACCEPT_RETRY),
+                }
+            }
+            Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+            Err(_) => retry = Some(ACCEPT_RETRY),
+        }
+    }
+}
+
+/// Starts the thread of a new client; `None` if it had to be hung up on.
+fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Option<JoinHandle<()>> {
+    let socket = Arc::new(Socket::new(fd));
+    if matches!(shared.listener.endpoint, Endpoint::Tcp(_)) {
+        socket.tune_tcp();
+    }
+    let mut clients = shared.clients();
+    let limit = shared.limits.connections_max;
+    let is_refused = clients.served() >= limit;
+    if is_refused && clients.refused >= REFUSALS_MAX {
+        return None;
+    }
+    let handshake = if is_refused {
+        Handshake::refusing(format!(
+            "server is full: {limit} connections, its limit; try later"
+        ))
+    } else {
+        Handshake::new(Arc::clone(&shared.exports))
+    };
+    let id = clients.next_id;
+    clients.next_id += 1;
+    clients.refused += usize::from(is_refused);
+    clients.sockets.insert(id, Arc::clone(&socket));
+    drop(clients);
+    let client = Client {
+        shared: Arc::clone(shared),
+        id,
+        is_refused,
+        socket,
+    };
+    let name = format!("nbd-{id}");
+    // If this fails the closure is dropped, and the client with it.
+    thread::Builder::new()
+        .name(name.clone())
+        .spawn(move || client.run(handshake, &name))
+        .ok()
+}
+
+/// A client's place in the server, until dropped.
+struct Client {
+    shared: Arc<Shared>,
+    id: u64,
+    is_refused: bool,
+    socket: Arc<Socket>,
+}
+
+impl Client {
+    fn run(self, handshake: Handshake, name: &str) {
+        if let Some((lease, received)) = self.shake_hands(handshake) {
+            let socket = Arc::clone(&self.socket);
+            Connection::serve(socket, lease, self.shared.limits, name, &received);
+        }
+        self.socket.finish();
+    }
+
+    /// Returns the export that was agreed on and the bytes behind the handshake.
+    fn shake_hands(&self, mut handshake: Handshake) -> Option<(Lease, Vec<u8>)> {
+        let deadline = Instant::now() + self.shared.limits.handshake_timeout;
+        let mut unread = Vec::new();
+        let mut replies = Vec::new();
+        self.socket.send_before(&wire::greeting(), deadline).ok()?;
+        loop {
+            let (used, step) = handshake.step(&unread, &mut replies);
+            unread.drain(..used.min(unread.len()));
+            self.socket.send_before(&replies, deadline).ok()?;
+            replies.clear();
+            match step {
+                Step::Continue => {}
+                Step::NeedBytes => self.receive_before(&mut unread, deadline)?,
+                Step::Transmit(lease) => return Some((lease, unread)),
+                Step::Close => return None,
+            }
+        }
+    }
+
+    fn receive_before(&self, unread: &mut Vec<u8>, deadline: Instant) -> Option<()> {
+        let mut chunk = [0; HANDSHAKE_CHUNK_BYTES];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || !self.socket.wait(Some(left)) {
+                return None;
+            }
+            match self.socket.receive(&mut chunk) {
+                Received::Bytes(length) => {
+                    unread.extend_from_slice(&chunk[..length]);
+                    return Some(());
+                }
+                Received::Nothing => {}
+                Received::End => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let mut clients = self.shared.clients();
+        clients.sockets.remove(&self.id);
+        clients.refused -= usize::from(self.is_refused);
+        drop(clients);
+        self.shared.client_left.notify_all();
+    }
+}

@@ -1,0 +1,2 @@
+//! Tests of the frontends through their public interfaces.
+mod device;
