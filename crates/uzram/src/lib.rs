@@ -1,8 +1,50 @@
-//! uzram engine.
+//! uzram: zram in user space. Pages of 4 to 64 KiB, kept compressed in memory.
+//!
+//! - [`Store`] keeps pages by index; [`Store::builder`] makes one. Start here.
+//! - [`Zram`] turns a store into a [`BlockDevice`] that takes any byte range.
+//! - [`Codec`] is what compresses; built-in ones go by name ([`algorithms`]), and one of your own is
+//!   handed over through [`Compression::with_codec`]. Memory comes from a pool, by name ([`pools`]).
+//! - [`Stats`] has the counters of zram's `mm_stat` and `io_stat` under their names.
+//!
+//! The crate opens no sockets, mounts nothing and starts no threads. Errors are an [`ErrorKind`] to
+//! match on, with the errno that a block device would return.
+//!
+//! Data flows one way: `device` (byte ranges) -> `store` (pages, slots) -> `codec` and `pool`
+//! (bytes), which never see each other -> `page`, `region`, `cpu`, `sync`, `memory`, `error`. The
+//! lock order stands at the top of `store/slot.rs`.
+//!
+//! # Modules that may use unsafe
+//!
+//! - `codec/lz4.rs`: calls into liblz4
+//! - `pool/mod.rs`: states what a handle's maker vouches for
+//! - `pool/arena.rs`: objects as slices of mapped memory
+//! - `pool/zsmalloc/mod.rs`: makes the handle of a new object
+//! - `region.rs`: mmap and madvise
+//! - `store/slot.rs`: turns a locked word back into the handle that it stands for
+
+#![deny(unsafe_code)]
+
+mod codec;
+mod config;
+mod cpu;
 pub mod device;
 mod error;
+mod memory;
 mod page;
+mod pool;
+mod region;
+mod stats;
+mod store;
+mod sync;
 
-pub use device::{Bio, BlockDevice, Geometry, Zeroing};
+pub use codec::{
+    Codec, Compression, Compressor, Decompress, DecompressShared, Decompressor, Malformed,
+    algorithms,
+};
+pub use config::StoreBuilder;
+pub use device::{Bio, BlockDevice, Geometry, Zram};
 pub use error::{Error, ErrorKind, Result};
-pub use page::{PageIndex, Unit};
+pub use page::{PageIndex, Unit, Zeroing};
+pub use pool::pools;
+pub use stats::Stats;
+pub use store::Store;

@@ -80,6 +80,15 @@ impl fmt::Display for PageIndex {
     }
 }
 
+/// Whether zeroed pages keep their allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeroing {
+    /// Whole pages may become holes.
+    MayPunch,
+    /// Whole pages are stored as zero-filled pages: allocated, and zero.
+    NoHole,
+}
+
 /// The 32-bit word (native byte order) that fills all of `page`, if one does.
 ///
 /// Pages that differ in the first or last word, nearly all, cost two loads. A page that repeats a
@@ -95,14 +104,15 @@ pub(crate) fn same_filled(page: &[u8]) -> Option<u32> {
     (rest == &page[..rest.len()]).then(|| u32::from_ne_bytes(*first))
 }
 
-/// Fills `page`, a multiple of 4 bytes from a multiple of 4 bytes into its unit, with `word`.
-pub(crate) fn fill(page: &mut [u8], word: u32) {
-    let bytes = word.to_ne_bytes();
+/// Fills `part`, which begins `start` bytes into a page, as if the page were filled with `word`.
+pub(crate) fn fill(part: &mut [u8], start: usize, word: u32) {
+    let mut bytes = word.to_ne_bytes();
+    bytes.rotate_left(start % 4);
     if bytes == [bytes[0]; 4] {
-        page.fill(bytes[0]);
+        part.fill(bytes[0]);
         return;
     }
-    for chunk in page.chunks_mut(4) {
+    for chunk in part.chunks_mut(4) {
         chunk.copy_from_slice(&bytes[..chunk.len()]);
     }
 }
@@ -115,13 +125,24 @@ mod tests {
     fn same_filled_finds_every_single_deviation() {
         for word in [0u32, 0x0101_0101, 0xdead_beef] {
             let mut page = vec![0; 4096];
-            fill(&mut page, word);
+            fill(&mut page, 0, word);
             assert_eq!(same_filled(&page), Some(word));
             for at in 0..page.len() {
                 page[at] ^= 0x40;
                 assert_eq!(same_filled(&page), None, "byte {at}");
                 page[at] ^= 0x40;
             }
+        }
+    }
+
+    #[test]
+    fn a_part_is_filled_in_the_phase_of_its_page() {
+        let mut page = vec![0; 4096];
+        fill(&mut page, 0, 0x0403_0201);
+        for start in 0..9 {
+            let mut part = vec![0; 11];
+            fill(&mut part, start, 0x0403_0201);
+            assert_eq!(part, page[start..start + 11]);
         }
     }
 

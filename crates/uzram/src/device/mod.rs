@@ -1,6 +1,11 @@
 //! Block devices: byte ranges in, the engine's pages underneath. A device knows no protocol.
 
+mod zram;
+
 use crate::error::{Error, ErrorKind, Result};
+use crate::page::Zeroing;
+
+pub use zram::Zram;
 
 /// What a device tells its clients about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,15 +14,6 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Requests of this alignment and size avoid read-modify-write, in bytes.
     pub preferred_block_bytes: u32,
-}
-
-/// Whether zeroed blocks keep their allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Zeroing {
-    /// Whole pages may become holes.
-    MayPunch,
-    /// Whole pages are stored as zero-filled pages: allocated, and zero.
-    NoHole,
 }
 
 /// One request to a device. Offsets and lengths are in bytes and need no alignment.

@@ -1,0 +1,260 @@
+//! Per-CPU compression streams.
+//!
+//! A stream is a codec's context and the buffers of one compression. There is one for each
+//! possible CPU, made at first use. A thread takes its CPU's stream; if that is held (the holder
+//! was preempted, or the thread moved) it takes a neighbour's, and only when all are held does it
+//! sleep, on its own CPU's. So memory is bounded by CPUs whatever the number of threads.
+//!
+//! Readers that need state take it from a set of their own: a preempted compressor, away for
+//! milliseconds, must not hold up a read of 1.5 us.
+
+use std::ops::{Deref, DerefMut};
+
+use super::{Codec, Compressor, Decompress, DecompressShared, Decompressor, Malformed, by_name};
+use crate::cpu::PerCpu;
+use crate::error::Result;
+use crate::memory;
+use crate::page::Unit;
+use crate::sync::{Arc, Mutex, MutexGuard};
+
+/// A codec with its per-CPU streams, for units of one size.
+///
+/// Stores that compress alike can share one, and with it the contexts' memory:
+///
+/// ```
+/// use uzram::{Compression, Store, Unit};
+/// let lz4 = Compression::new("lz4", Unit::DEFAULT)?;
+/// let one = Store::builder().size(1 << 20).compression(lz4.clone()).build()?;
+/// let two = Store::builder().size(1 << 20).compression(lz4).build()?;
+/// # Ok::<(), uzram::Error>(())
+/// ```
+pub struct Compression {
+    codec: Box<dyn Codec>,
+    unit: Unit,
+    streams: Streams<Stream>,
+    decoding: Decoding,
+    /// One unit each, where partial reads are decompressed.
+    pages: Streams<Box<[u8]>>,
+}
+
+enum Decoding {
+    Shared(Box<dyn DecompressShared>),
+    PerCpu(Streams<Box<dyn Decompress>>),
+}
+
+/// What a writer holds while it compresses.
+pub(crate) struct Stream {
+    compressor: Box<dyn Compressor>,
+    /// Two units: codecs may expand, and the store decides what is too big.
+    packed: Box<[u8]>,
+    /// One unit, where partial writes are merged.
+    page: Box<[u8]>,
+}
+
+impl Compression {
+    /// The built-in codec `algorithm` with its default parameters.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName), with the known names;
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub fn new(algorithm: &str, unit: Unit) -> Result<Arc<Compression>> {
+        Compression::with_codec(by_name(algorithm)?, unit)
+    }
+
+    /// A codec of the caller's.
+    ///
+    /// # Errors
+    /// Whatever the codec returns for its first decompressor;
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub fn with_codec(codec: Box<dyn Codec>, unit: Unit) -> Result<Arc<Compression>> {
+        let decoding = match codec.decompressor(unit)? {
+            Decompressor::Shared(shared) => Decoding::Shared(shared),
+            Decompressor::Stateful(first) => {
+                let contexts = Streams::new()?;
+                contexts.put(first);
+                Decoding::PerCpu(contexts)
+            }
+        };
+        let (streams, pages) = (Streams::new()?, Streams::new()?);
+        Ok(Arc::new(Compression {
+            codec,
+            unit,
+            streams,
+            decoding,
+            pages,
+        }))
+    }
+
+    /// The codec.
+    #[must_use]
+    pub fn codec(&self) -> &dyn Codec {
+        &*self.codec
+    }
+
+    /// The size that is compressed at once.
+    #[must_use]
+    pub fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// Leases a stream; sleeps only while every CPU's is held.
+    pub(crate) fn lease(&self) -> Result<Lease<'_, Stream>> {
+        self.streams.lease(|| {
+            Ok(Stream {
+                compressor: self.codec.compressor(self.unit)?,
+                packed: memory::boxed_slice(2 * self.unit.bytes(), 0)?,
+                page: memory::boxed_slice(self.unit.bytes(), 0)?,
+            })
+        })
+    }
+
+    /// Leases a buffer of one unit for a reader.
+    pub(crate) fn lease_page(&self) -> Result<Lease<'_, Box<[u8]>>> {
+        self.pages
+            .lease(|| memory::boxed_slice(self.unit.bytes(), 0))
+    }
+
+    /// Decompresses `source` into `page`, one unit.
+    pub(crate) fn decompress(
+        &self,
+        source: &[u8],
+        page: &mut [u8],
+    ) -> Result<Result<(), Malformed>> {
+        match &self.decoding {
+            Decoding::Shared(shared) => Ok(shared.decompress(source, page)),
+            Decoding::PerCpu(contexts) => {
+                let mut context =
+                    contexts.lease(|| match self.codec.decompressor(self.unit)? {
+                        Decompressor::Stateful(context) => Ok(context),
+                        Decompressor::Shared(shared) => Ok(Box::new(AsStateful(shared))),
+                    })?;
+                Ok(context.decompress(source, page))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Compression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compression")
+            .field("codec", &self.codec.name())
+            .field("unit", &self.unit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    /// Compresses `page`; `None` if the codec cannot.
+    pub(crate) fn compress(&mut self, page: &[u8]) -> Option<&[u8]> {
+        let length = self.compressor.compress(page, &mut self.packed)?;
+        self.packed.get(..length)
+    }
+
+    /// The merge buffer, one unit.
+    pub(crate) fn page(&mut self) -> &mut [u8] {
+        &mut self.page
+    }
+
+    /// Compresses the merge buffer: the page, and its packed form if the codec has one.
+    pub(crate) fn compress_page(&mut self) -> (&[u8], Option<&[u8]>) {
+        let length = self.compressor.compress(&self.page, &mut self.packed);
+        (
+            &self.page,
+            length.and_then(|length| self.packed.get(..length)),
+        )
+    }
+}
+
+/// A codec that answered "stateful" once and "shared" later still works.
+struct AsStateful(Box<dyn DecompressShared>);
+
+impl Decompress for AsStateful {
+    fn decompress(&mut self, source: &[u8], destination: &mut [u8]) -> Result<(), Malformed> {
+        self.0.decompress(source, destination)
+    }
+}
+
+/// One context for each possible CPU, individually locked.
+struct Streams<C> {
+    contexts: PerCpu<Mutex<Option<C>>>,
+}
+
+/// A context in use; dropping it gives it back.
+pub(crate) struct Lease<'a, C> {
+    context: MutexGuard<'a, Option<C>>,
+}
+
+impl<C> Streams<C> {
+    fn new() -> Result<Streams<C>> {
+        Ok(Streams {
+            contexts: PerCpu::new(|| Mutex::new(None))?,
+        })
+    }
+
+    fn put(&self, context: C) {
+        *self.contexts.current().lock() = Some(context);
+    }
+
+    fn lease(&self, make: impl FnOnce() -> Result<C>) -> Result<Lease<'_, C>> {
+        let free = self.contexts.nearest_first().find_map(Mutex::try_lock);
+        let mut context = free.unwrap_or_else(|| self.contexts.current().lock());
+        if context.is_none() {
+            *context = Some(make()?);
+        }
+        Ok(Lease { context })
+    }
+}
+
+impl<C> Deref for Lease<'_, C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        self.context
+            .as_ref()
+            .expect("a lease holds a context from its making on")
+    }
+}
+
+impl<C> DerefMut for Lease<'_, C> {
+    fn deref_mut(&mut self) -> &mut C {
+        self.context
+            .as_mut()
+            .expect("a lease holds a context from its making on")
+    }
+}
+
+#[cfg(all(test, not(uzram_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::cpu::pretend;
+
+    #[test]
+    fn a_held_stream_sends_the_next_writer_to_a_neighbour() {
+        let streams = Streams {
+            contexts: PerCpu::with_count(2, || Mutex::new(None)).unwrap(),
+        };
+        pretend::CPU.set(Some(5));
+        let mut made = 0;
+        let mut make = || {
+            made += 1;
+            Ok(made)
+        };
+        let first = streams.lease(&mut make).unwrap();
+        let second = streams.lease(&mut make).unwrap();
+        assert_eq!((*first, *second), (1, 2));
+        drop(first);
+        assert_eq!(*streams.lease(&mut make).unwrap(), 1, "contexts are reused");
+        pretend::CPU.set(None);
+    }
+
+    #[test]
+    fn a_context_that_could_not_be_made_is_tried_again() {
+        let streams = Streams {
+            contexts: PerCpu::with_count(1, || Mutex::new(None)).unwrap(),
+        };
+        memory::fault::fail_after(0);
+        let failed = streams.lease(|| memory::gate().map(|()| 1));
+        assert!(failed.is_err());
+        assert_eq!(*streams.lease(|| Ok(2)).unwrap(), 2);
+    }
+}

@@ -1,0 +1,213 @@
+//! From raw options to a validated configuration: what a [`Store`] is made of.
+
+use crate::codec::{self, Compression};
+use crate::error::{Error, ErrorKind, Result};
+use crate::page::Unit;
+use crate::pool::{self, PoolConfig};
+use crate::region::Backing;
+use crate::store::Store;
+use crate::sync::Arc;
+
+/// Options for a [`Store`]; only the size has no default.
+#[derive(Clone, Debug, Default)]
+pub struct StoreBuilder {
+    size_bytes: u64,
+    algorithm: Option<String>,
+    compression: Option<Arc<Compression>>,
+    pool: Option<String>,
+    unit: Option<Unit>,
+    mem_limit_bytes: u64,
+    checksum: bool,
+}
+
+/// Options that make sense together.
+#[derive(Debug)]
+pub(crate) struct StoreConfig {
+    pub disksize_bytes: u64,
+    pub unit: Unit,
+    pub compression: Arc<Compression>,
+    pub pool: &'static str,
+    pub mem_limit_bytes: u64,
+    pub checksum: bool,
+    pub backing: Backing,
+}
+
+impl StoreBuilder {
+    /// Size before compression, in bytes; rounded up to the unit. Required, not 0.
+    #[must_use]
+    pub fn size(mut self, size_bytes: u64) -> StoreBuilder {
+        self.size_bytes = size_bytes;
+        self
+    }
+
+    /// The codec by name; see [`algorithms`](crate::algorithms). Default: the first of them.
+    #[must_use]
+    pub fn algorithm(mut self, name: &str) -> StoreBuilder {
+        self.algorithm = Some(name.to_owned());
+        self
+    }
+
+    /// A codec with its streams, shared with other stores; its unit must be the store's.
+    #[must_use]
+    pub fn compression(mut self, compression: Arc<Compression>) -> StoreBuilder {
+        self.compression = Some(compression);
+        self
+    }
+
+    /// The pool by name; see [`pools`](crate::pools). Default: the first of them.
+    #[must_use]
+    pub fn pool(mut self, name: &str) -> StoreBuilder {
+        self.pool = Some(name.to_owned());
+        self
+    }
+
+    /// The page that is compressed at once. Default: that of [`StoreBuilder::compression`], else 4 KiB.
+    #[must_use]
+    pub fn unit(mut self, unit: Unit) -> StoreBuilder {
+        self.unit = Some(unit);
+        self
+    }
+
+    /// Limit on memory for objects, in bytes; rounded down to the unit. 0, the default, is none.
+    #[must_use]
+    pub fn mem_limit(mut self, limit_bytes: u64) -> StoreBuilder {
+        self.mem_limit_bytes = limit_bytes;
+        self
+    }
+
+    /// Whether each stored object gets a CRC-32 that reads verify. Without one, a codec finds only
+    /// some corruptions of its input by itself. Costs 4 bytes a page. Default: no.
+    #[must_use]
+    pub fn checksum(mut self, checksum: bool) -> StoreBuilder {
+        self.checksum = checksum;
+        self
+    }
+
+    /// Makes the store. Memory is taken as pages are written, addresses now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for size 0 or options that contradict each other,
+    /// [`ErrorKind::UnknownName`] with the known names, [`ErrorKind::NoMemory`] if the address space
+    /// or memory does not suffice.
+    pub fn build(self) -> Result<Store> {
+        Store::new(self.parse()?)
+    }
+
+    pub(crate) fn parse(self) -> Result<StoreConfig> {
+        let shared_unit = self.compression.as_ref().map(|shared| shared.unit());
+        let unit = self.unit.or(shared_unit).unwrap_or_default();
+        let compression = match self.compression {
+            None => {
+                let name = self.algorithm.as_deref().unwrap_or(codec::algorithms()[0]);
+                Compression::new(name, unit)?
+            }
+            Some(shared) => {
+                check_shared(&shared, unit, self.algorithm.as_deref())?;
+                shared
+            }
+        };
+        Ok(StoreConfig {
+            disksize_bytes: disksize(self.size_bytes, unit)?,
+            unit,
+            compression,
+            pool: pool::find(self.pool.as_deref().unwrap_or(pool::pools()[0]))?,
+            mem_limit_bytes: self.mem_limit_bytes,
+            checksum: self.checksum,
+            backing: Backing::Private,
+        })
+    }
+}
+
+impl StoreConfig {
+    pub(crate) fn pool_config(&self) -> PoolConfig {
+        PoolConfig {
+            unit: self.unit,
+            disksize_bytes: self.disksize_bytes,
+            limit_bytes: self.mem_limit_bytes,
+            backing: self.backing,
+        }
+    }
+}
+
+fn disksize(size_bytes: u64, unit: Unit) -> Result<u64> {
+    if size_bytes == 0 {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "size 0: must be at least one byte",
+        ));
+    }
+    size_bytes
+        .checked_next_multiple_of(unit.bytes() as u64)
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("size {size_bytes}: larger than an address space; choose a smaller one"),
+            )
+        })
+}
+
+fn check_shared(shared: &Compression, unit: Unit, algorithm: Option<&str>) -> Result<()> {
+    if shared.unit() != unit {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "unit {unit}: the shared compression works on units of {}",
+                shared.unit()
+            ),
+        ));
+    }
+    match algorithm {
+        Some(name) if name != shared.codec().name() => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "algorithm {name}: the shared compression is {}",
+                shared.codec().name()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_options_are_refused_by_name() {
+        let refused = |builder: StoreBuilder| builder.parse().unwrap_err();
+        assert_eq!(
+            refused(StoreBuilder::default()).to_string(),
+            "size 0: must be at least one byte"
+        );
+        let error = refused(Store::builder().size(u64::MAX));
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let error = refused(Store::builder().size(1).algorithm("lz5"));
+        assert_eq!(error.kind(), ErrorKind::UnknownName);
+        assert!(error.to_string().contains("`lz5`; known: lz4"), "{error}");
+        let error = refused(Store::builder().size(1).pool("slab"));
+        assert!(
+            error.to_string().contains("`slab`; known: zsmalloc"),
+            "{error}"
+        );
+        let shared = Compression::new("lz4", Unit::DEFAULT).unwrap();
+        let large = Unit::new(16384).unwrap();
+        let other = Store::builder()
+            .size(1)
+            .compression(shared.clone())
+            .unit(large);
+        assert_eq!(refused(other).kind(), ErrorKind::InvalidInput);
+        let other = Store::builder()
+            .size(1)
+            .compression(shared)
+            .algorithm("zstd");
+        assert_eq!(refused(other).kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn sizes_round_up_to_the_unit_and_too_large_ones_say_so() {
+        assert_eq!(Store::builder().size(1).build().unwrap().size_bytes(), 4096);
+        let error = Store::builder().size(1 << 62).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoMemory);
+        assert!(error.to_string().contains("smaller size"), "{error}");
+    }
+}

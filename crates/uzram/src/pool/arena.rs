@@ -1,0 +1,579 @@
+//! The arena: runs of units for pools, out of one [`Region`], in spans of 2 MiB.
+//!
+//! The first touch of a page is expensive (0.2 us each in huge pages, over 1 us else, several when a
+//! host must back it), so memory is taken a span at a time, ahead of use where possible, and
+//! [`Arena::take`] never does it. Dropping part of a huge page frees nothing, so a *huge* span goes
+//! back whole, when its last unit is free; arenas with a small limit use *small* spans, whose runs
+//! come and go singly in 4 KiB pages.
+//!
+//! Two counts: `used` (runs that pools hold; this is what the limit bounds) and `resident` (what the
+//! system gave). Their difference is the spare. Under a limit `resident` stays within it too: when
+//! only the free part of huge spans is left to take, that part is given back first.
+//!
+//! Locking: one mutex for all state, below every lock of the pools. System calls run outside it, on
+//! units marked as used meanwhile.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::bits::Bits;
+use super::{GRANULE_BITS, GRANULE_BYTES, Handle, PoolConfig};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
+use crate::region::{HUGE_PAGE_BYTES, Region};
+use crate::sync::{Mutex, MutexGuard};
+
+/// Longest run that can be taken, in units.
+pub(crate) const RUN_UNITS_MAX: usize = 16;
+
+/// Below this limit or disk size huge pages would waste too large a share.
+const HUGE_FROM_BYTES: u64 = 64 << 20;
+
+/// Bounds on wholly free huge spans kept populated: the spare.
+const SPARE_SPANS_MIN: usize = 1;
+const SPARE_SPANS_MAX: usize = 8;
+/// One spare span for as many used ones, within the bounds.
+const USED_SPANS_A_SPARE: usize = 32;
+
+/// Address space for a device, as a multiple of its size: objects of mixed sizes leave gaps until
+/// the store is compacted.
+const RESERVE_FACTOR: u64 = 4;
+const RESERVE_MIN_BYTES: u64 = 64 << 20;
+
+/// The memory that an arena manages.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub region: Region,
+}
+
+impl Memory {
+    /// Reserves address space for a pool.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`] where the address space is too small.
+    pub(crate) fn reserve(config: &PoolConfig) -> Result<Memory> {
+        let bytes = config
+            .disksize_bytes
+            .saturating_mul(RESERVE_FACTOR)
+            .clamp(RESERVE_MIN_BYTES, (GRANULE_BYTES as u64) << GRANULE_BITS)
+            .next_multiple_of(HUGE_PAGE_BYTES as u64);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Ok(Memory {
+            region: Region::reserve(bytes, config.backing)?,
+        })
+    }
+}
+
+/// Hands out runs of 1 to [`RUN_UNITS_MAX`] units, named by their first unit's index.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    region: Region,
+    unit_bytes: usize,
+    span_units: usize,
+    huge: bool,
+    state: Mutex<State>,
+}
+
+/// In bytes; see the file head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ArenaStats {
+    pub used_bytes: u64,
+    pub used_max_bytes: u64,
+    pub resident_bytes: u64,
+    pub side_bytes: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// From the region's start up to the highest span ever claimed.
+    spans: Vec<Span>,
+    /// For each run length: no span below has such a run free.
+    first_fit: [usize; RUN_UNITS_MAX + 1],
+    /// No span below is unclaimed.
+    first_unclaimed: usize,
+    used_units: usize,
+    used_max_units: usize,
+    resident_units: usize,
+    /// Huge spans that are populated and wholly free.
+    free_spans: usize,
+    /// 0 for none.
+    limit_units: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Unclaimed,
+    Huge,
+    Small,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    mode: Mode,
+    /// No run longer than this is free; exact after a failed search.
+    longest: u8,
+    /// Held by a pool, or by a thread that is populating or releasing them.
+    used: Bits,
+    populated: Bits,
+}
+
+impl Span {
+    const UNCLAIMED: Span = Span {
+        mode: Mode::Unclaimed,
+        longest: 0,
+        used: Bits::EMPTY,
+        populated: Bits::EMPTY,
+    };
+
+    fn free(&self) -> Bits {
+        self.populated.and_not(self.used)
+    }
+}
+
+/// What [`Arena::grow`] decided under the lock to do outside it.
+enum Step {
+    Done,
+    Populate { units: Range<usize>, mode: Mode },
+    Release { units: Range<usize>, runs: Bits },
+}
+
+impl Arena {
+    pub(crate) fn new(config: &PoolConfig, memory: Memory) -> Arena {
+        let unit_bytes = config.unit.bytes();
+        let arena = Arena {
+            huge: memory.region.takes_huge_pages() && config.disksize_bytes >= HUGE_FROM_BYTES,
+            region: memory.region,
+            unit_bytes,
+            span_units: HUGE_PAGE_BYTES / unit_bytes,
+            state: Mutex::new(State {
+                spans: Vec::new(),
+                first_fit: [0; RUN_UNITS_MAX + 1],
+                first_unclaimed: 0,
+                used_units: 0,
+                used_max_units: 0,
+                resident_units: 0,
+                free_spans: 0,
+                limit_units: 0,
+            }),
+        };
+        arena.set_limit(config.limit_bytes);
+        arena
+    }
+
+    /// How many units the arena spans.
+    pub(crate) fn units(&self) -> usize {
+        self.region.length_bytes() / self.unit_bytes
+    }
+
+    /// Takes a run of `length` units that is populated; `None` if there is none or the limit is
+    /// reached.
+    pub(crate) fn take(&self, length: usize) -> Option<usize> {
+        let mut state = self.state.lock();
+        if state.over_limit(length) {
+            return None;
+        }
+        let (index, start) = state.find_free(length)?;
+        let span = &mut state.spans[index];
+        let was_free = span.used.is_empty() && span.mode == Mode::Huge;
+        span.used.set(start, length);
+        state.free_spans -= usize::from(was_free);
+        state.used_units += length;
+        state.used_max_units = state.used_max_units.max(state.used_units);
+        Some(index * self.span_units + start)
+    }
+
+    /// Gives back a run that was taken. Nobody may touch it any more.
+    pub(crate) fn give_back(&self, first: usize, length: usize) {
+        let (index, start) = (first / self.span_units, first % self.span_units);
+        let mut state = self.state.lock();
+        match state.spans[index].mode {
+            Mode::Huge => {
+                state.used_units -= length;
+                state.free_in(index, start, length);
+                if state.spans[index].used.is_empty() {
+                    state.free_spans += 1;
+                    if state.free_spans > state.spare_spans(self.span_units) {
+                        self.release_span(state, index);
+                    }
+                }
+            }
+            Mode::Small => {
+                drop(state);
+                self.region.release(self.bytes_of(first..first + length));
+                let mut state = self.state.lock();
+                state.used_units -= length;
+                state.resident_units -= length;
+                state.spans[index].populated.clear(start, length);
+                state.free_in(index, start, length);
+                state.unclaim_if_empty(index);
+            }
+            Mode::Unclaimed => unreachable!("a taken run lies in a claimed span"),
+        }
+    }
+
+    /// Makes a run of `length` units free and populated, unless one is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] at the limit or at the end of the reserved addresses,
+    /// [`ErrorKind::NoMemory`].
+    pub(crate) fn grow(&self, length: usize) -> Result<()> {
+        loop {
+            let mut state = self.state.lock();
+            if state.over_limit(length) {
+                return Err(limit_reached());
+            }
+            // Each turn ends, populates, or releases a span's free part, of which there are
+            // finitely many.
+            match self.plan(&mut state, length)? {
+                Step::Done => return Ok(()),
+                Step::Populate { units, mode } => {
+                    drop(state);
+                    return self.populate(units, mode);
+                }
+                Step::Release { units, runs } => {
+                    drop(state);
+                    self.shed(units.start, runs);
+                }
+            }
+        }
+    }
+
+    /// Moves the spare one span towards its size; true if more is to do.
+    pub(crate) fn maintain(&self) -> bool {
+        let mut state = self.state.lock();
+        let wanted = state.spare_spans(self.span_units);
+        if state.used_units == 0 || state.free_spans >= wanted || !self.may_claim_huge(&state) {
+            return false;
+        }
+        let more = state.free_spans + 1 < wanted;
+        match self.claim(&mut state, Mode::Huge, self.span_units) {
+            Ok(units) => {
+                drop(state);
+                self.populate(units, Mode::Huge).is_ok() && more
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Gives every wholly free span back to the system, the spare included.
+    pub(crate) fn trim(&self) {
+        let spans = self.state.lock().spans.len();
+        for index in 0..spans {
+            let state = self.state.lock();
+            let span = &state.spans[index];
+            if span.mode == Mode::Huge && span.used.is_empty() {
+                self.release_span(state, index);
+            }
+        }
+    }
+
+    pub(crate) fn set_limit(&self, limit_bytes: u64) {
+        let units = (limit_bytes / self.unit_bytes as u64).max(u64::from(limit_bytes > 0));
+        self.state.lock().limit_units = usize::try_from(units).unwrap_or(usize::MAX);
+    }
+
+    pub(crate) fn reset_used_max(&self) {
+        let mut state = self.state.lock();
+        state.used_max_units = state.used_units;
+    }
+
+    pub(crate) fn stats(&self) -> ArenaStats {
+        let state = self.state.lock();
+        let bytes = |units: usize| (units * self.unit_bytes) as u64;
+        ArenaStats {
+            used_bytes: bytes(state.used_units),
+            used_max_bytes: bytes(state.used_max_units),
+            resident_bytes: bytes(state.resident_units),
+            side_bytes: (state.spans.capacity() * size_of::<Span>()) as u64,
+        }
+    }
+
+    /// Marks a run as taken that a predecessor took.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is outside the arena, crosses a span, or is taken.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "nothing takes a store over yet")
+    )]
+    pub(crate) fn adopt(&self, first: usize, length: usize) -> Result<()> {
+        let (index, start) = (first / self.span_units, first % self.span_units);
+        if first + length > self.units() || start + length > self.span_units {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "a block lies outside its arena",
+            ));
+        }
+        let mut state = self.state.lock();
+        while state.spans.len() <= index {
+            memory::push(&mut state.spans, Span::UNCLAIMED)?;
+        }
+        let span = &mut state.spans[index];
+        if span.used.contains_any(start, length) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "two blocks lie on each other",
+            ));
+        }
+        // What is resident around the blocks is unknown, so it is given back: singly.
+        span.mode = Mode::Small;
+        span.used.set(start, length);
+        span.populated.set(start, length);
+        state.used_units += length;
+        state.resident_units += length;
+        state.used_max_units = state.used_max_units.max(state.used_units);
+        Ok(())
+    }
+
+    /// Gives back to the system all that was not adopted.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "nothing takes a store over yet")
+    )]
+    pub(crate) fn adopted(&self) {
+        let state = self.state.lock();
+        for (index, span) in state.spans.iter().enumerate() {
+            for (start, length) in Bits::below(self.span_units).and_not(span.used).runs() {
+                let first = index * self.span_units + start;
+                self.region.release(self.bytes_of(first..first + length));
+            }
+        }
+        let end = state.spans.len() * self.span_units;
+        self.region.release(self.bytes_of(end..self.units()));
+    }
+
+    /// The object's bytes.
+    pub(crate) fn object<'a>(&'a self, handle: &'a Handle) -> &'a [u8] {
+        let at = self.region.pointer(&object_range(handle));
+        // SAFETY: the range was checked against the region; the handle is the only one to these
+        // bytes and borrowed, so nothing writes or frees them meanwhile.
+        unsafe { std::slice::from_raw_parts(at.as_ptr(), handle.size_bytes()) }
+    }
+
+    /// Copies `bytes`, as many as the object has, into the object.
+    pub(crate) fn fill(&self, handle: &mut Handle, bytes: &[u8]) {
+        assert_eq!(handle.size_bytes(), bytes.len());
+        let at = self.region.pointer(&object_range(handle));
+        // SAFETY: the range was checked against the region; the handle is the only one to these
+        // bytes and borrowed mutably, and `bytes` cannot overlap memory that only it covers.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) }
+    }
+
+    fn bytes_of(&self, units: Range<usize>) -> Range<usize> {
+        units.start * self.unit_bytes..units.end * self.unit_bytes
+    }
+
+    fn may_claim_huge(&self, state: &State) -> bool {
+        let limit_bytes = (state.limit_units * self.unit_bytes) as u64;
+        let limit_allows = state.limit_units == 0
+            || (limit_bytes >= HUGE_FROM_BYTES
+                && state.resident_units + self.span_units <= state.limit_units);
+        self.huge && limit_allows
+    }
+
+    fn plan(&self, state: &mut State, length: usize) -> Result<Step> {
+        if state.find_free(length).is_some() {
+            return Ok(Step::Done);
+        }
+        if self.may_claim_huge(state) {
+            let units = self.claim(state, Mode::Huge, self.span_units)?;
+            return Ok(Step::Populate {
+                units,
+                mode: Mode::Huge,
+            });
+        }
+        if state.limit_units > 0 && state.resident_units + length > state.limit_units {
+            return self.plan_shed(state);
+        }
+        let units = self.claim(state, Mode::Small, length)?;
+        Ok(Step::Populate {
+            units,
+            mode: Mode::Small,
+        })
+    }
+
+    /// Marks `length` units as used that are not populated, and counts them as resident.
+    fn claim(&self, state: &mut State, mode: Mode, length: usize) -> Result<Range<usize>> {
+        let units = Bits::below(self.span_units);
+        let place = match mode {
+            Mode::Small => state.spans.iter().enumerate().find_map(|(index, span)| {
+                let vacant = units.and_not(span.used).and_not(span.populated);
+                let start = vacant.find_run(length)?;
+                (span.mode == Mode::Small).then_some((index, start))
+            }),
+            _ => None,
+        };
+        let (index, start) = match place {
+            Some(place) => place,
+            None => (self.claim_span(state)?, 0),
+        };
+        let span = &mut state.spans[index];
+        span.mode = mode;
+        span.used.set(start, length);
+        state.resident_units += length;
+        let first = index * self.span_units + start;
+        Ok(first..first + length)
+    }
+
+    fn claim_span(&self, state: &mut State) -> Result<usize> {
+        let from = state.first_unclaimed;
+        let unclaimed = state.spans[from.min(state.spans.len())..]
+            .iter()
+            .position(|span| span.mode == Mode::Unclaimed);
+        let index = unclaimed.map_or(state.spans.len(), |position| from + position);
+        if (index + 1) * self.span_units > self.units() {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                "the pool's address space is used up; compact or discard",
+            ));
+        }
+        if index == state.spans.len() {
+            memory::push(&mut state.spans, Span::UNCLAIMED)?;
+        }
+        state.first_unclaimed = index + 1;
+        Ok(index)
+    }
+
+    /// Makes claimed units resident and free.
+    fn populate(&self, units: Range<usize>, mode: Mode) -> Result<()> {
+        let (index, start) = (units.start / self.span_units, units.start % self.span_units);
+        let length = units.len();
+        let populated = self
+            .region
+            .populate(self.bytes_of(units.clone()), mode == Mode::Huge);
+        if populated.is_err() {
+            self.region.release(self.bytes_of(units));
+        }
+        let mut state = self.state.lock();
+        match &populated {
+            Ok(()) => {
+                state.spans[index].populated.set(start, length);
+                state.free_spans += usize::from(mode == Mode::Huge);
+            }
+            Err(_) => state.resident_units -= length,
+        }
+        state.free_in(index, start, length);
+        state.unclaim_if_empty(index);
+        populated
+    }
+
+    /// Chooses a huge span's free part to give back, so that other units can be taken under the limit.
+    fn plan_shed(&self, state: &mut State) -> Result<Step> {
+        let free = |span: &Span| span.free().count();
+        let most = state
+            .spans
+            .iter()
+            .enumerate()
+            .max_by_key(|(_, span)| free(span));
+        let Some((index, runs)) = most.map(|(i, span)| (i, span.free())) else {
+            return Err(limit_reached());
+        };
+        if runs.is_empty() {
+            return Err(limit_reached());
+        }
+        let span = &mut state.spans[index];
+        let was_free = span.mode == Mode::Huge && span.used.is_empty();
+        span.mode = Mode::Small;
+        runs.runs()
+            .for_each(|(start, length)| span.used.set(start, length));
+        state.free_spans -= usize::from(was_free);
+        let first = index * self.span_units;
+        Ok(Step::Release {
+            units: first..first + self.span_units,
+            runs,
+        })
+    }
+
+    fn shed(&self, first: usize, runs: Bits) {
+        for (start, length) in runs.runs() {
+            self.region
+                .release(self.bytes_of(first + start..first + start + length));
+        }
+        let index = first / self.span_units;
+        let mut state = self.state.lock();
+        for (start, length) in runs.runs() {
+            let span = &mut state.spans[index];
+            span.populated.clear(start, length);
+            span.used.clear(start, length);
+            state.resident_units -= length;
+        }
+        state.unclaim_if_empty(index);
+    }
+
+    /// Gives a huge span that is wholly free back to the system.
+    fn release_span(&self, mut state: MutexGuard<'_, State>, index: usize) {
+        state.spans[index].used = Bits::below(self.span_units);
+        state.free_spans -= 1;
+        drop(state);
+        let first = index * self.span_units;
+        self.region
+            .release(self.bytes_of(first..first + self.span_units));
+        let mut state = self.state.lock();
+        state.spans[index] = Span::UNCLAIMED;
+        state.resident_units -= self.span_units;
+        state.first_unclaimed = state.first_unclaimed.min(index);
+    }
+}
+
+impl State {
+    fn over_limit(&self, length: usize) -> bool {
+        self.limit_units > 0 && self.used_units + length > self.limit_units
+    }
+
+    /// The lowest span with a free run, and the run's start in it.
+    fn find_free(&mut self, length: usize) -> Option<(usize, usize)> {
+        let from = self.first_fit[length];
+        for (index, span) in self.spans.iter_mut().enumerate().skip(from) {
+            if usize::from(span.longest) < length {
+                continue;
+            }
+            if let Some(start) = span.free().find_run(length) {
+                self.first_fit[length] = index;
+                return Some((index, start));
+            }
+            span.longest = length as u8 - 1;
+        }
+        self.first_fit[length] = self.spans.len();
+        None
+    }
+
+    /// Unmarks units and lets searches see what became free.
+    fn free_in(&mut self, index: usize, start: usize, length: usize) {
+        let span = &mut self.spans[index];
+        span.used.clear(start, length);
+        span.longest = RUN_UNITS_MAX as u8;
+        for first in &mut self.first_fit {
+            *first = index.min(*first);
+        }
+    }
+
+    fn unclaim_if_empty(&mut self, index: usize) {
+        let span = &mut self.spans[index];
+        if span.used.is_empty() && span.populated.is_empty() {
+            *span = Span::UNCLAIMED;
+            self.first_unclaimed = self.first_unclaimed.min(index);
+        }
+    }
+
+    fn spare_spans(&self, span_units: usize) -> usize {
+        let used_spans = self.used_units / span_units;
+        (used_spans / USED_SPANS_A_SPARE).clamp(SPARE_SPANS_MIN, SPARE_SPANS_MAX)
+    }
+}
+
+fn object_range(handle: &Handle) -> Range<usize> {
+    let start = handle.offset_bytes();
+    start..start + handle.size_bytes()
+}
+
+fn limit_reached() -> Error {
+    Error::new(
+        ErrorKind::NoSpace,
+        "mem_limit reached; raise it, or discard or reset",
+    )
+}
+
+#[cfg(test)]
+#[path = "arena_tests.rs"]
+mod tests;

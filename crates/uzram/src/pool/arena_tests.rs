@@ -1,0 +1,134 @@
+//! Runs never overlap, the limit holds, and memory comes and goes.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::page::Unit;
+use crate::region::Backing;
+
+fn config(disksize_bytes: u64, limit_bytes: u64, backing: Backing) -> PoolConfig {
+    PoolConfig {
+        unit: Unit::DEFAULT,
+        disksize_bytes,
+        limit_bytes,
+        backing,
+    }
+}
+
+fn arena(config: PoolConfig) -> Arena {
+    Arena::new(&config, Memory::reserve(&config).unwrap())
+}
+
+fn grow_and_take(arena: &Arena, length: usize) -> Result<usize> {
+    loop {
+        if let Some(first) = arena.take(length) {
+            return Ok(first);
+        }
+        arena.grow(length)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn runs_never_overlap_and_counts_add_up(
+        small: bool,
+        limit_units in prop_oneof![Just(0u64), 1..200u64, 16384..20000u64],
+        ops in prop::collection::vec((0..3u8, 1..=16usize, any::<u16>()), 0..300),
+    ) {
+        let disksize = if small { 1 << 20 } else { 1 << 30 };
+        let arena = arena(config(disksize, limit_units * 4096, Backing::Private));
+        let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
+        for (op, length, pick) in ops {
+            if op > 0 {
+                match grow_and_take(&arena, length) {
+                    Ok(first) => {
+                        let below = taken.range(..first + length).next_back();
+                        prop_assert!(below.is_none_or(|(f, l)| f + l <= first), "{first} overlaps");
+                        taken.insert(first, length);
+                    }
+                    Err(error) => {
+                        prop_assert_eq!(error.kind(), ErrorKind::NoSpace);
+                        let used: usize = taken.values().sum();
+                        prop_assert!((used + length) as u64 > limit_units);
+                    }
+                }
+            } else if !taken.is_empty() {
+                let first = *taken.keys().nth(usize::from(pick) % taken.len()).unwrap();
+                arena.give_back(first, taken.remove(&first).unwrap());
+            }
+            let stats = arena.stats();
+            let used: usize = taken.values().sum();
+            prop_assert_eq!(stats.used_bytes, used as u64 * 4096);
+            prop_assert!(stats.resident_bytes >= stats.used_bytes);
+            if limit_units > 0 {
+                prop_assert!(stats.used_max_bytes <= limit_units * 4096);
+                prop_assert!(stats.resident_bytes <= limit_units * 4096);
+            }
+        }
+        for (first, length) in taken {
+            arena.give_back(first, length);
+        }
+        let spare = arena.stats().resident_bytes;
+        prop_assert!(spare <= (SPARE_SPANS_MAX * HUGE_PAGE_BYTES) as u64);
+        arena.trim();
+        prop_assert_eq!(arena.stats().used_bytes, 0);
+        prop_assert_eq!(arena.stats().resident_bytes, 0);
+    }
+}
+
+#[test]
+fn a_limit_of_a_few_units_is_used_to_the_last() {
+    let arena = arena(config(100 << 30, 1 << 20, Backing::Private));
+    for _ in 0..256 {
+        grow_and_take(&arena, 1).unwrap();
+    }
+    assert_eq!(
+        grow_and_take(&arena, 1).unwrap_err().kind(),
+        ErrorKind::NoSpace
+    );
+    assert_eq!(arena.stats().used_max_bytes, 1 << 20);
+    assert_eq!(arena.stats().resident_bytes, 1 << 20);
+}
+
+#[test]
+fn the_free_part_of_a_huge_span_makes_room_under_the_limit() {
+    let limit = 64 << 20;
+    let arena = arena(config(1 << 30, limit, Backing::Private));
+    let units = (limit / 4096) as usize;
+    let taken: Vec<usize> = (0..units)
+        .map(|_| grow_and_take(&arena, 1).unwrap())
+        .collect();
+    // Every second unit goes: no run of two is left in the spans, yet half of the limit is free.
+    taken
+        .iter()
+        .filter(|first| **first % 2 == 0)
+        .for_each(|first| arena.give_back(*first, 1));
+    for _ in 0..units / 2 / 16 {
+        grow_and_take(&arena, 16).unwrap();
+        assert!(arena.stats().resident_bytes <= limit);
+    }
+    assert_eq!(arena.stats().used_bytes, limit);
+}
+
+#[test]
+fn failed_allocations_leave_the_counts_as_they_were() {
+    let arena = arena(config(1 << 30, 0, Backing::Private));
+    for allowed in 0.. {
+        let before = arena.stats();
+        memory::fault::fail_after(allowed);
+        let grown = arena.grow(16);
+        if memory::fault::disarm() {
+            grown.unwrap();
+            assert!(allowed >= 2, "the span table and the memory are both tried");
+            break;
+        }
+        assert_eq!(grown.unwrap_err().kind(), ErrorKind::NoMemory);
+        let after = arena.stats();
+        assert_eq!(before.used_bytes, after.used_bytes);
+        assert_eq!(before.resident_bytes, after.resident_bytes);
+    }
+    assert!(arena.take(16).is_some());
+}

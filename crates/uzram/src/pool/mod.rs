@@ -1,0 +1,202 @@
+//! Pools: memory for compressed objects, and the one table that names them.
+//!
+//! `insert` allocates and copies in one step, so a half-written object cannot exist. User-space
+//! memory is virtually contiguous: no page chains and no bounce buffers, and an object is read
+//! where it lies. A pool knows bytes and sizes, never pages' places.
+//!
+//! Ownership is a value: a [`Handle`] cannot be copied, so whoever has it is the object's one owner.
+
+#![allow(unsafe_code)]
+
+pub(crate) mod arena;
+mod bits;
+mod zsmalloc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::page::Unit;
+use crate::region::Backing;
+
+/// Objects start at multiples of this, in bytes: a slot word holds the quotient.
+pub(crate) const GRANULE_BYTES: usize = 16;
+
+/// Bits of a slot word for an object's place, in granules: 4 TiB.
+pub(crate) const GRANULE_BITS: u32 = 38;
+
+/// The one owner of one object: its place and its size.
+///
+/// Losing a handle leaks the object, so dropping one is a bug that debug builds report.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Handle {
+    granule: u64,
+    size_bytes: u32,
+}
+
+impl Handle {
+    /// The owner of `size_bytes` bytes from granule `granule` of a pool's arena.
+    ///
+    /// # Safety
+    /// Until this handle is taken apart, no other handle may cover any of these bytes, and
+    /// nothing but it may be used to touch them.
+    pub(crate) unsafe fn from_parts(granule: u64, size_bytes: u32) -> Handle {
+        Handle {
+            granule,
+            size_bytes,
+        }
+    }
+
+    /// Takes the handle apart; whoever keeps the parts owns the object.
+    pub(crate) fn into_parts(self) -> (u64, u32) {
+        let parts = (self.granule, self.size_bytes);
+        std::mem::forget(self);
+        parts
+    }
+
+    pub(crate) fn offset_bytes(&self) -> usize {
+        self.granule as usize * GRANULE_BYTES
+    }
+
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.size_bytes as usize
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            panic!(
+                "the object at granule {} was dropped, not removed: a leak",
+                self.granule
+            );
+        }
+    }
+}
+
+/// Why an object was not inserted.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// No populated memory: give the stream back, call [`Pool::grow`], try again.
+    NeedsMemory,
+    /// Bookkeeping memory could not be had.
+    NoMemory,
+}
+
+/// What a pool holds, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PoolStats {
+    /// Memory of blocks that hold objects: what the limit counts.
+    pub used_bytes: u64,
+    /// The highest `used_bytes` so far.
+    pub used_max_bytes: u64,
+    /// Arena memory taken from the system, the spare included.
+    pub resident_bytes: u64,
+    /// Bookkeeping outside the arena.
+    pub side_bytes: u64,
+}
+
+/// Memory for objects of 1 byte to one unit.
+///
+/// All methods may be called from any thread. Locks inside are below every lock of the store.
+pub(crate) trait Pool: Send + Sync {
+    /// Stores a copy of `bytes`, 1 to one unit long, without taking memory from the system.
+    fn insert(&self, bytes: &[u8]) -> Result<Handle, Full>;
+
+    /// Takes memory from the system so that an object of `size_bytes` fits, unless it fits already.
+    /// May take long; never call it while holding a stream or a slot.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] at the limit, [`ErrorKind::NoMemory`].
+    fn grow(&self, size_bytes: usize) -> Result<()>;
+
+    /// The object's bytes, where they lie.
+    fn bytes<'a>(&'a self, handle: &'a Handle) -> &'a [u8];
+
+    /// Frees the object.
+    fn remove(&self, handle: Handle);
+
+    /// Takes over an object that a predecessor stored in this pool's arena, while the state is being
+    /// rebuilt from the slot table. Nothing may be inserted before [`Pool::adopted`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if no object can lie there or another one does.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "nothing takes a store over yet")
+    )]
+    fn adopt(&self, handle: &Handle) -> Result<()>;
+
+    /// Ends the rebuilding: memory that no adopted object needs goes back to the system.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "nothing takes a store over yet")
+    )]
+    fn adopted(&self);
+
+    /// The size from which an object costs as much memory as a whole unit, in bytes.
+    fn huge_bytes(&self) -> usize;
+
+    /// Sets the limit on [`PoolStats::used_bytes`]; 0 for none. Not retroactive.
+    fn set_limit(&self, limit_bytes: u64);
+
+    /// Forgets the highest use, as zram's `mem_used_max` does on writing 0.
+    fn reset_used_max(&self);
+
+    /// One bounded step of work better not done by a writer: populating a spare, or giving excess
+    /// back. Returns whether more is left to do.
+    fn maintain(&self) -> bool;
+
+    /// Gives all memory without objects back to the system, the spare included.
+    fn trim(&self);
+
+    fn stats(&self) -> PoolStats;
+}
+
+/// What a pool is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolConfig {
+    pub unit: Unit,
+    /// Uncompressed bytes that the store can hold.
+    pub disksize_bytes: u64,
+    /// 0 for none.
+    pub limit_bytes: u64,
+    pub backing: Backing,
+}
+
+type Make = fn(&PoolConfig, arena::Memory) -> Result<Box<dyn Pool>>;
+
+/// Every pool, the default first.
+const TABLE: &[(&str, Make)] = &[(zsmalloc::NAME, zsmalloc::make)];
+
+/// The names of the pools, the default first.
+#[must_use]
+pub fn pools() -> Vec<&'static str> {
+    TABLE.iter().map(|(name, _)| *name).collect()
+}
+
+/// The pool's entry in the table: its name for as long as the program runs.
+pub(crate) fn find(name: &str) -> Result<&'static str> {
+    entry(name).map(|(name, _)| *name)
+}
+
+/// Makes the pool called `name` over `memory`.
+pub(crate) fn make(
+    name: &str,
+    config: &PoolConfig,
+    memory: arena::Memory,
+) -> Result<Box<dyn Pool>> {
+    (entry(name)?.1)(config, memory)
+}
+
+fn entry(name: &str) -> Result<&'static (&'static str, Make)> {
+    TABLE
+        .iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::UnknownName,
+                format!("unknown pool `{name}`; known: {}", pools().join(", ")),
+            )
+        })
+}
+
+#[cfg(test)]
+mod conformance;

@@ -1,0 +1,245 @@
+//! One size class: its blocks, and which of them to fill next.
+//!
+//! Blocks with room are listed by fullness and the fullest are filled first, so that emptier ones
+//! drain and go back. A block's objects are a bitmap here, not a list in the objects: freeing
+//! touches no cold memory, and a stray write cannot corrupt it.
+
+use super::geometry::{BLOCK_OBJECTS_MAX, Class};
+use crate::error::Result;
+use crate::memory;
+
+/// Fullness groups of blocks with room: quarters.
+const GROUPS: usize = 4;
+
+/// Blocks in one allocation of bookkeeping: growing never copies what exists.
+const CHUNK_BLOCKS: usize = 64;
+
+const NONE: u32 = u32::MAX;
+
+/// The blocks of one class.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    class: Class,
+    chunks: Vec<Box<[Block]>>,
+    /// Heads of the lists of blocks with room, the emptiest quarter first.
+    groups: [u32; GROUPS],
+    /// Head of the list of unused entries.
+    unused: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    first_unit: u32,
+    live: u16,
+    /// In a fullness list, or unused (then only `next` counts).
+    previous: u32,
+    next: u32,
+    objects: [u64; BLOCK_OBJECTS_MAX / 64],
+}
+
+/// A block without objects that left the class: its first unit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Emptied(pub usize);
+
+impl Blocks {
+    pub(super) fn new(class: Class) -> Blocks {
+        Blocks {
+            class,
+            chunks: Vec::new(),
+            groups: [NONE; GROUPS],
+            unused: NONE,
+        }
+    }
+
+    pub(super) fn class(&self) -> &Class {
+        &self.class
+    }
+
+    /// Takes a free object in the fullest block with room: the block's first unit and the index.
+    pub(super) fn take(&mut self) -> Option<(usize, usize)> {
+        let id = self
+            .groups
+            .iter()
+            .rev()
+            .copied()
+            .find(|head| *head != NONE)?;
+        let limit = self.class.block_objects;
+        let before = self.group(self.block(id).live);
+        let block = self.block_mut(id);
+        let index = block.first_free(limit).expect("a listed block has room");
+        block.objects[index / 64] |= 1 << (index % 64);
+        block.live += 1;
+        let place = (block.first_unit as usize, index);
+        self.regroup(id, before);
+        Some(place)
+    }
+
+    /// Makes sure that [`Blocks::add`] has an entry to use.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        if self.unused != NONE {
+            return Ok(());
+        }
+        let first = (self.chunks.len() * CHUNK_BLOCKS) as u32;
+        let empty = Block {
+            first_unit: 0,
+            live: 0,
+            previous: NONE,
+            next: NONE,
+            objects: [0; 4],
+        };
+        let mut chunk = memory::boxed_slice(CHUNK_BLOCKS, empty)?;
+        for (offset, block) in chunk.iter_mut().enumerate() {
+            let last = offset + 1 == CHUNK_BLOCKS;
+            block.next = if last {
+                NONE
+            } else {
+                first + offset as u32 + 1
+            };
+        }
+        memory::push(&mut self.chunks, chunk)?;
+        self.unused = first;
+        Ok(())
+    }
+
+    /// Adds an empty block, after a successful [`Blocks::prepare`], and returns its id.
+    pub(super) fn add(&mut self, first_unit: usize) -> u32 {
+        let id = self.unused;
+        let block = self.block_mut(id);
+        let next = block.next;
+        block.first_unit = first_unit as u32;
+        block.live = 0;
+        block.objects = [0; BLOCK_OBJECTS_MAX / 64];
+        self.unused = next;
+        self.link(id, 0);
+        id
+    }
+
+    /// Frees the object at `offset_bytes` of the arena in block `id`.
+    pub(super) fn remove(
+        &mut self,
+        id: u32,
+        offset_bytes: usize,
+        unit_bytes: usize,
+    ) -> Option<Emptied> {
+        let object_bytes = self.class.object_bytes;
+        let before = self.group(self.block(id).live);
+        let block = self.block_mut(id);
+        let index = (offset_bytes - block.first_unit as usize * unit_bytes) / object_bytes;
+        let (word, bit) = (index / 64, 1 << (index % 64));
+        debug_assert!(
+            block.objects[word] & bit != 0,
+            "double free or stale handle"
+        );
+        block.objects[word] &= !bit;
+        block.live -= 1;
+        if block.live > 0 {
+            self.regroup(id, before);
+            return None;
+        }
+        let first_unit = block.first_unit as usize;
+        if let Some(group) = before {
+            self.unlink(id, group);
+        }
+        let unused = self.unused;
+        self.block_mut(id).next = unused;
+        self.unused = id;
+        Some(Emptied(first_unit))
+    }
+
+    /// Marks object `index` of block `id` as live; false if it was.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "nothing takes a store over yet")
+    )]
+    pub(super) fn adopt(&mut self, id: u32, index: usize) -> bool {
+        let before = self.group(self.block(id).live);
+        let block = self.block_mut(id);
+        let (word, bit) = (index / 64, 1 << (index % 64));
+        if block.objects[word] & bit != 0 {
+            return false;
+        }
+        block.objects[word] |= bit;
+        block.live += 1;
+        self.regroup(id, before);
+        true
+    }
+
+    /// Whether block `id` is in use and starts at `first_unit`.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "nothing takes a store over yet")
+    )]
+    pub(super) fn is_at(&self, id: u32, first_unit: usize) -> bool {
+        let chunk = self.chunks.get(id as usize / CHUNK_BLOCKS);
+        chunk.is_some_and(|chunk| {
+            let block = &chunk[id as usize % CHUNK_BLOCKS];
+            block.live > 0 && block.first_unit as usize == first_unit
+        })
+    }
+
+    /// Bookkeeping memory, in bytes.
+    pub(super) fn side_bytes(&self) -> usize {
+        self.chunks.len() * CHUNK_BLOCKS * size_of::<Block>()
+            + self.chunks.capacity() * size_of::<Box<[Block]>>()
+    }
+
+    /// The list that a block with `live` objects belongs to; none if it is full.
+    fn group(&self, live: u16) -> Option<usize> {
+        let (live, objects) = (usize::from(live), self.class.block_objects);
+        (live < objects).then(|| live * GROUPS / objects)
+    }
+
+    fn regroup(&mut self, id: u32, before: Option<usize>) {
+        let after = self.group(self.block(id).live);
+        if before != after {
+            if let Some(group) = before {
+                self.unlink(id, group);
+            }
+            if let Some(group) = after {
+                self.link(id, group);
+            }
+        }
+    }
+
+    fn link(&mut self, id: u32, group: usize) {
+        let head = self.groups[group];
+        let block = self.block_mut(id);
+        block.previous = NONE;
+        block.next = head;
+        if head != NONE {
+            self.block_mut(head).previous = id;
+        }
+        self.groups[group] = id;
+    }
+
+    fn unlink(&mut self, id: u32, group: usize) {
+        let Block { previous, next, .. } = *self.block(id);
+        match previous {
+            NONE => self.groups[group] = next,
+            previous => self.block_mut(previous).next = next,
+        }
+        if next != NONE {
+            self.block_mut(next).previous = previous;
+        }
+    }
+
+    fn block(&self, id: u32) -> &Block {
+        &self.chunks[id as usize / CHUNK_BLOCKS][id as usize % CHUNK_BLOCKS]
+    }
+
+    fn block_mut(&mut self, id: u32) -> &mut Block {
+        &mut self.chunks[id as usize / CHUNK_BLOCKS][id as usize % CHUNK_BLOCKS]
+    }
+}
+
+impl Block {
+    fn first_free(&self, objects: usize) -> Option<usize> {
+        let (word, bits) = self
+            .objects
+            .iter()
+            .enumerate()
+            .find(|(_, word)| **word != u64::MAX)?;
+        let index = word * 64 + bits.trailing_ones() as usize;
+        (index < objects).then_some(index)
+    }
+}

@@ -1,0 +1,199 @@
+//! The zsmalloc kind of pool: size classes over blocks of 1 to 16 units.
+//!
+//! After zsmalloc (`Documentation/mm/zsmalloc.rst` of Linux): objects of like size share a block of
+//! several units, so that few bytes are lost at its end; the fullest block with room is filled first.
+//! User space removes its constraints: blocks are contiguous, so objects are read where they lie;
+//! a handle is a place, not a cell that names one, so objects carry no 8-byte header.
+//!
+//! Trade-off: dense for any mix of sizes, at the price of part-filled blocks, one or so a class, and
+//! of blocks that stay while one object lives. Bound: an object of `s` bytes occupies less than
+//! `s` + 1/256 unit, and a block wastes at most 2 % of its length at the end, save for sizes above
+//! half a unit.
+//!
+//! Locks: class, then arena. One lock a class; the copy into the object runs outside it, for the
+//! object is nobody else's from the moment its bit is set.
+
+#![allow(unsafe_code)]
+
+mod class;
+mod geometry;
+
+use crossbeam_utils::CachePadded;
+
+use self::class::{Blocks, Emptied};
+use self::geometry::Geometry;
+use super::arena::{Arena, Memory};
+use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, PoolStats};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
+use crate::region::{Backing, Region};
+use crate::sync::{Mutex, Ordering};
+
+pub(super) const NAME: &str = "zsmalloc";
+
+struct Zsmalloc {
+    unit_bytes: usize,
+    geometry: Geometry,
+    classes: Box<[CachePadded<Mutex<Blocks>>]>,
+    arena: Arena,
+    /// For each unit of the arena that lies in a block: the block's id within its class. Written when
+    /// the block is made, under its class's lock, which every reader of the entry holds too.
+    block_ids: Region,
+}
+
+pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>> {
+    let geometry = Geometry::new(config.unit);
+    let mut classes = Vec::new();
+    for class in geometry.classes() {
+        memory::push(
+            &mut classes,
+            CachePadded::new(Mutex::new(Blocks::new(*class))),
+        )?;
+    }
+    let arena = Arena::new(config, memory);
+    Ok(Box::new(Zsmalloc {
+        unit_bytes: config.unit.bytes(),
+        geometry,
+        classes: classes.into_boxed_slice(),
+        block_ids: Region::reserve(arena.units() * size_of::<u32>(), Backing::Private)?,
+        arena,
+    }))
+}
+
+impl Zsmalloc {
+    /// Adds a block from populated memory to the class.
+    fn add_block(&self, blocks: &mut Blocks) -> Result<(), Full> {
+        blocks.prepare().map_err(|_| Full::NoMemory)?;
+        let units = blocks.class().block_units;
+        let first = self.arena.take(units).ok_or(Full::NeedsMemory)?;
+        self.name_block(blocks, first);
+        Ok(())
+    }
+
+    fn name_block(&self, blocks: &mut Blocks, first: usize) -> u32 {
+        let id = blocks.add(first);
+        for entry in &self.block_ids.half_words()[first..first + blocks.class().block_units] {
+            entry.store(id, Ordering::Relaxed);
+        }
+        id
+    }
+
+    fn block_id(&self, unit: usize) -> u32 {
+        self.block_ids.half_words()[unit].load(Ordering::Relaxed)
+    }
+}
+
+impl Pool for Zsmalloc {
+    fn insert(&self, bytes: &[u8]) -> Result<Handle, Full> {
+        let class = self.geometry.class_of(bytes.len());
+        let mut blocks = self.classes[class].lock();
+        let (first, index) = match blocks.take() {
+            Some(place) => place,
+            None => {
+                self.add_block(&mut blocks)?;
+                blocks.take().expect("a new block has room")
+            }
+        };
+        let offset_bytes = first * self.unit_bytes + index * blocks.class().object_bytes;
+        drop(blocks);
+        let granule = (offset_bytes / GRANULE_BYTES) as u64;
+        // SAFETY: `take` set the object's bit, which was clear: no other handle covers its bytes
+        // until `remove` clears it, and that consumes this handle.
+        let mut handle = unsafe { Handle::from_parts(granule, bytes.len() as u32) };
+        self.arena.fill(&mut handle, bytes);
+        Ok(handle)
+    }
+
+    fn grow(&self, size_bytes: usize) -> Result<()> {
+        let class = &self.geometry.classes()[self.geometry.class_of(size_bytes)];
+        self.arena.grow(class.block_units)
+    }
+
+    fn bytes<'a>(&'a self, handle: &'a Handle) -> &'a [u8] {
+        self.arena.object(handle)
+    }
+
+    fn remove(&self, handle: Handle) {
+        let class = self.geometry.class_of(handle.size_bytes());
+        let offset_bytes = handle.offset_bytes();
+        let mut blocks = self.classes[class].lock();
+        let id = self.block_id(offset_bytes / self.unit_bytes);
+        let emptied = blocks.remove(id, offset_bytes, self.unit_bytes);
+        drop(blocks);
+        handle.into_parts();
+        if let Some(Emptied(first)) = emptied {
+            self.arena
+                .give_back(first, self.geometry.classes()[class].block_units);
+        }
+    }
+
+    fn adopt(&self, handle: &Handle) -> Result<()> {
+        let misplaced = || Error::new(ErrorKind::Corrupt, "an object lies where none can be");
+        if !(1..=self.unit_bytes).contains(&handle.size_bytes()) {
+            return Err(misplaced());
+        }
+        let class = self.geometry.class_of(handle.size_bytes());
+        let (first, index) = self
+            .geometry
+            .locate(class, handle.offset_bytes())
+            .ok_or_else(misplaced)?;
+        if first >= self.arena.units() {
+            return Err(misplaced());
+        }
+        let mut blocks = self.classes[class].lock();
+        let mut id = self.block_id(first);
+        if !blocks.is_at(id, first) {
+            blocks.prepare()?;
+            self.arena.adopt(first, blocks.class().block_units)?;
+            id = self.name_block(&mut blocks, first);
+        }
+        match blocks.adopt(id, index) {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Corrupt,
+                "two objects lie on each other",
+            )),
+        }
+    }
+
+    fn adopted(&self) {
+        self.arena.adopted();
+    }
+
+    fn huge_bytes(&self) -> usize {
+        self.geometry.huge_bytes()
+    }
+
+    fn set_limit(&self, limit_bytes: u64) {
+        self.arena.set_limit(limit_bytes);
+    }
+
+    fn reset_used_max(&self) {
+        self.arena.reset_used_max();
+    }
+
+    fn maintain(&self) -> bool {
+        self.arena.maintain()
+    }
+
+    fn trim(&self) {
+        self.arena.trim();
+    }
+
+    fn stats(&self) -> PoolStats {
+        let arena = self.arena.stats();
+        let classes: usize = self
+            .classes
+            .iter()
+            .map(|class| class.lock().side_bytes())
+            .sum();
+        let fixed = self.classes.len() * size_of::<CachePadded<Mutex<Blocks>>>();
+        let block_ids = arena.resident_bytes / self.unit_bytes as u64 * size_of::<u32>() as u64;
+        PoolStats {
+            used_bytes: arena.used_bytes,
+            used_max_bytes: arena.used_max_bytes,
+            resident_bytes: arena.resident_bytes,
+            side_bytes: (classes + fixed) as u64 + block_ids + arena.side_bytes,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Counters, named and meant as in zram's own documentation (`mm_stat`, `io_stat`), with units.
+//!
+//! They are kept for each CPU and summed when asked for, so that writers on different CPUs share no
+//! cache line. A sum taken while others write is a near past, not an instant.
+
+use crate::cpu::PerCpu;
+use crate::error::Result;
+use crate::sync::{AtomicU64, Ordering};
+
+/// What a store holds and has done. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Stored pages times the unit, same-filled ones included.
+    pub orig_data_size_bytes: u64,
+    /// Bytes of compressed and raw objects, without the pool's overhead; same-filled pages have none.
+    pub compr_data_size_bytes: u64,
+    /// Memory of the blocks that hold objects: what `mem_limit` bounds.
+    pub mem_used_total_bytes: u64,
+    /// The limit; 0 for none.
+    pub mem_limit_bytes: u64,
+    /// The highest `mem_used_total_bytes` so far.
+    pub mem_used_max_bytes: u64,
+    /// Pages stored as one repeated 32-bit word.
+    pub same_pages: u64,
+    /// Pages that compaction has freed.
+    pub pages_compacted: u64,
+    /// Pages stored raw because compressing them did not pay.
+    pub huge_pages: u64,
+    /// The same, ever since the start or the last reset.
+    pub huge_pages_since: u64,
+    /// Page reads that failed.
+    pub failed_reads: u64,
+    /// Page writes that failed.
+    pub failed_writes: u64,
+    /// Requests outside the device.
+    pub invalid_io: u64,
+    /// Pages given up by trim.
+    pub notify_free: u64,
+    /// Writes that found no populated memory and compressed a second time.
+    pub slow_path_writes: u64,
+    /// Memory taken from the system and not used by objects' blocks: bounded, reused first.
+    pub mem_spare_bytes: u64,
+    /// Memory taken from the system for objects: `mem_used_total_bytes` and the spare.
+    pub mem_resident_bytes: u64,
+    /// Address space of the slot table: 8 bytes a page; memory is used where pages were written.
+    pub table_bytes: u64,
+    /// Bookkeeping of the pool and optional side tables.
+    pub side_tables_bytes: u64,
+}
+
+/// What the store counts itself. Deltas wrap: a CPU may free what another stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Counter {
+    PagesStored,
+    ComprDataBytes,
+    SamePages,
+    HugePages,
+    HugePagesSince,
+    FailedReads,
+    FailedWrites,
+    InvalidIo,
+    NotifyFree,
+    SlowPathWrites,
+}
+
+const COUNTERS: usize = Counter::SlowPathWrites as usize + 1;
+
+#[derive(Debug)]
+pub(crate) struct Counters {
+    cpus: PerCpu<[AtomicU64; COUNTERS]>,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Result<Counters> {
+        Ok(Counters {
+            cpus: PerCpu::new(|| std::array::from_fn(|_| AtomicU64::new(0)))?,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, counter: Counter, amount: u64) {
+        self.cpus.current()[counter as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn subtract(&self, counter: Counter, amount: u64) {
+        self.add(counter, amount.wrapping_neg());
+    }
+
+    /// The sum over all CPUs; a near-zero value caught between two deltas reads as zero.
+    pub(crate) fn sum(&self, counter: Counter) -> u64 {
+        let values = self
+            .cpus
+            .iter()
+            .map(|cpu| cpu[counter as usize].load(Ordering::Relaxed));
+        let sum = values.fold(0, u64::wrapping_add);
+        if sum > i64::MAX as u64 { 0 } else { sum }
+    }
+
+    /// Forgets what has happened; what is stored now stays counted.
+    pub(crate) fn forget_events(&self) {
+        use Counter::*;
+        for counter in [
+            HugePagesSince,
+            FailedReads,
+            FailedWrites,
+            InvalidIo,
+            NotifyFree,
+            SlowPathWrites,
+        ] {
+            self.subtract(counter, self.sum(counter));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Reading: under the slot's lock, from the pool's memory into the caller's buffer, no bounce copy.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::page::{self, PageIndex};
+use crate::stats::Counter;
+use crate::sync::Ordering;
+
+use super::Store;
+use super::slot::{Entry, SlotGuard};
+
+impl Store {
+    /// Reads page `index` into `page`, one unit. Pages never written read as zeroes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a buffer of another length, [`ErrorKind::OutOfRange`],
+    /// [`ErrorKind::Corrupt`] if the stored object is damaged; the buffer holds zeroes then.
+    pub fn read(&self, index: PageIndex, page: &mut [u8]) -> Result<()> {
+        self.check_page(page.len())?;
+        let guard = self.table.lock(index)?;
+        self.load(&guard, page)
+            .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
+    }
+
+    /// Reads the bytes of page `index` from `start` on into `part`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`] if the part is not within the page, else as [`Store::read`], and
+    /// [`ErrorKind::NoMemory`] for the buffer that a compressed page goes through.
+    pub fn read_at(&self, index: PageIndex, start: usize, part: &mut [u8]) -> Result<()> {
+        self.check_part(start, part.len())?;
+        if part.len() == self.unit.bytes() {
+            return self.read(index, part);
+        }
+        let guard = self.table.lock(index)?;
+        self.load_part(&guard, start, part)
+            .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
+    }
+
+    /// Decompresses the locked entry into `page`.
+    pub(super) fn load(&self, guard: &SlotGuard<'_>, page: &mut [u8]) -> Result<()> {
+        let loaded = match guard.entry() {
+            Entry::Empty => {
+                page.fill(0);
+                Ok(())
+            }
+            Entry::Same(word) => {
+                page::fill(page, 0, *word);
+                Ok(())
+            }
+            Entry::Raw(handle) => {
+                let bytes = self.verified(guard, self.pool.bytes(handle));
+                bytes.and_then(|bytes| match bytes.len() == page.len() {
+                    true => {
+                        page.copy_from_slice(bytes);
+                        Ok(())
+                    }
+                    false => Err(corrupt()),
+                })
+            }
+            Entry::Packed(handle) => {
+                self.verified(guard, self.pool.bytes(handle))
+                    .and_then(|bytes| {
+                        self.compression
+                            .decompress(bytes, page)?
+                            .map_err(|_malformed| corrupt())
+                    })
+            }
+        };
+        // What a failed decoding left behind may be parts of other pages.
+        loaded.inspect_err(|_| page.fill(0))
+    }
+
+    fn load_part(&self, guard: &SlotGuard<'_>, start: usize, part: &mut [u8]) -> Result<()> {
+        match guard.entry() {
+            Entry::Empty => part.fill(0),
+            Entry::Same(word) => page::fill(part, start, *word),
+            Entry::Raw(_) | Entry::Packed(_) => {
+                let mut page = self.compression.lease_page()?;
+                self.load(guard, &mut page)?;
+                part.copy_from_slice(&page[start..start + part.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The object's bytes if they have the checksum that was stored with them.
+    fn verified<'a>(&self, guard: &SlotGuard<'_>, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        match self.checksum_cell(guard.index()) {
+            Some(cell) if cell.load(Ordering::Relaxed) != crc32fast::hash(bytes) => Err(corrupt()),
+            _ => Ok(bytes),
+        }
+    }
+}
+
+fn corrupt() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "a stored page is damaged; write it again to repair it",
+    )
+}

@@ -1,0 +1,215 @@
+//! Writing: prepare, then publish.
+//!
+//! *Fast path*: compress on this CPU's stream, insert into populated memory, give the stream back,
+//! publish. *Slow path*: if the pool must grow, give the stream back first (growing may sleep, and a
+//! sleeper must not hold up other writers), grow, lease again and compress again, for another writer
+//! used the buffer meanwhile. A failed write leaves the old page as it was.
+
+use std::ops::Range;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::page::{self, PageIndex, Zeroing};
+use crate::pool::{Full, Handle};
+use crate::stats::Counter;
+
+use super::Store;
+use super::slot::Entry;
+
+/// How often a write grows the pool before it gives up: others may take what it made.
+const GROWTHS_MAX: usize = 64;
+
+/// What a partial write puts into its range.
+enum Patch<'a> {
+    Bytes(&'a [u8]),
+    Zeroes(Zeroing),
+}
+
+/// Content without a slot: it must be published or freed.
+struct Prepared {
+    entry: Entry,
+    checksum: u32,
+}
+
+/// Why an attempt did not end in content.
+enum Retry {
+    /// Grow the pool for an object of this many bytes and start again.
+    Grow(usize),
+    Fail(Error),
+}
+
+impl From<Error> for Retry {
+    fn from(error: Error) -> Retry {
+        Retry::Fail(error)
+    }
+}
+
+impl Store {
+    /// Writes `page`, one unit, as page `index`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a buffer of another length, [`ErrorKind::OutOfRange`],
+    /// [`ErrorKind::NoSpace`] at the memory limit and [`ErrorKind::NoMemory`]: the page keeps its
+    /// old content.
+    pub fn write(&self, index: PageIndex, page: &[u8]) -> Result<()> {
+        self.check_page(page.len())?;
+        self.check_index(index)?;
+        self.counting_failure(|| {
+            let prepared = self.attempts(|| self.prepare(page))?;
+            match self.table.lock(index) {
+                Ok(guard) => self.publish(guard, prepared.entry, prepared.checksum),
+                Err(_) => unreachable!("the index was checked and tables do not shrink"),
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes `part` into page `index` from byte `start` on; the rest of the page stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`] if the part is not within the page, else as [`Store::write`], and
+    /// [`ErrorKind::Corrupt`] if the old page cannot be read.
+    pub fn write_at(&self, index: PageIndex, start: usize, part: &[u8]) -> Result<()> {
+        self.check_part(start, part.len())?;
+        if part.len() == self.unit.bytes() {
+            return self.write(index, part);
+        }
+        self.update(index, start..start + part.len(), &Patch::Bytes(part))
+    }
+
+    /// Zeroes `length` bytes of page `index` from `start` on; the rest of the page stays.
+    ///
+    /// # Errors
+    /// As [`Store::write_at`].
+    pub fn zero_at(
+        &self,
+        index: PageIndex,
+        start: usize,
+        length: usize,
+        zeroing: Zeroing,
+    ) -> Result<()> {
+        self.check_part(start, length)?;
+        if length == self.unit.bytes() {
+            return self.zero(index, zeroing);
+        }
+        self.update(index, start..start + length, &Patch::Zeroes(zeroing))
+    }
+
+    /// Read, merge, compress and publish under the slot's lock, so that no other writer's bytes are
+    /// undone; if memory must be made, unlock, make it, and start again from the read.
+    fn update(&self, index: PageIndex, range: Range<usize>, patch: &Patch<'_>) -> Result<()> {
+        self.check_index(index)?;
+        self.counting_failure(|| self.attempts(|| self.try_update(index, range.clone(), patch)))
+    }
+
+    fn try_update(
+        &self,
+        index: PageIndex,
+        range: Range<usize>,
+        patch: &Patch<'_>,
+    ) -> Result<(), Retry> {
+        let guard = self.table.lock(index)?;
+        if range.is_empty() || is_zero_already(guard.entry(), patch) {
+            return Ok(());
+        }
+        let mut stream = self.compression.lease()?;
+        self.load(&guard, stream.page())?;
+        match patch {
+            Patch::Bytes(bytes) => stream.page()[range].copy_from_slice(bytes),
+            Patch::Zeroes(_) => stream.page()[range].fill(0),
+        }
+        let prepared = match page::same_filled(stream.page()) {
+            Some(word) => Prepared {
+                entry: Entry::Same(word),
+                checksum: 0,
+            },
+            None => {
+                let (page, packed) = stream.compress_page();
+                self.insert(page, packed)?
+            }
+        };
+        drop(stream);
+        self.publish(guard, prepared.entry, prepared.checksum);
+        Ok(())
+    }
+
+    /// Turns `page` into content.
+    fn prepare(&self, page: &[u8]) -> Result<Prepared, Retry> {
+        if let Some(word) = page::same_filled(page) {
+            return Ok(Prepared {
+                entry: Entry::Same(word),
+                checksum: 0,
+            });
+        }
+        let mut stream = self.compression.lease()?;
+        let packed = stream.compress(page);
+        self.insert(page, packed)
+    }
+
+    /// Inserts the packed form, or the page itself where that saves no memory.
+    fn insert(&self, page: &[u8], packed: Option<&[u8]>) -> Result<Prepared, Retry> {
+        let worth = |packed: &&[u8]| (1..self.huge_bytes).contains(&packed.len());
+        let (bytes, entry): (_, fn(Handle) -> Entry) = match packed.filter(worth) {
+            Some(packed) => (packed, Entry::Packed),
+            None => (page, Entry::Raw),
+        };
+        match self.pool.insert(bytes) {
+            Ok(handle) => {
+                let checksum = self
+                    .checksums
+                    .as_ref()
+                    .map_or(0, |_| crc32fast::hash(bytes));
+                Ok(Prepared {
+                    entry: entry(handle),
+                    checksum,
+                })
+            }
+            Err(Full::NeedsMemory) => Err(Retry::Grow(bytes.len())),
+            Err(Full::NoMemory) => Err(Retry::Fail(no_memory())),
+        }
+    }
+
+    /// Runs `attempt` until it succeeds or fails, growing the pool in between, when the attempt has
+    /// given its stream and slot back.
+    fn attempts<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
+        for _ in 0..GROWTHS_MAX {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(Retry::Fail(error)) => return Err(error),
+                Err(Retry::Grow(size_bytes)) => {
+                    self.counters.add(Counter::SlowPathWrites, 1);
+                    self.pool.grow(size_bytes)?;
+                }
+            }
+        }
+        Err(no_memory())
+    }
+
+    fn counting_failure<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {
+        write().inspect_err(|_| self.counters.add(Counter::FailedWrites, 1))
+    }
+
+    fn check_index(&self, index: PageIndex) -> Result<()> {
+        match index.0 < self.table.len() {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::OutOfRange,
+                "page index past the end of the store",
+            )),
+        }
+    }
+}
+
+/// Whether zeroing part of the page changes nothing.
+fn is_zero_already(entry: &Entry, patch: &Patch<'_>) -> bool {
+    matches!(
+        (patch, entry),
+        (Patch::Zeroes(_), Entry::Same(0)) | (Patch::Zeroes(Zeroing::MayPunch), Entry::Empty)
+    )
+}
+
+fn no_memory() -> Error {
+    Error::new(
+        ErrorKind::NoMemory,
+        "no memory for a compressed page; free some or discard",
+    )
+}
