@@ -318,12 +318,15 @@ impl Worker {
 
     /// Gives half of the whole requests in `input` and the receiver away, if that is worth it.
     fn share(&mut self, input: &mut Input, pace: &mut Pace) -> bool {
-        let (requests, _) = input.whole_requests(usize::MAX, self.connection.rules);
+        // Large requests stay with the receiver: whoever carries one out hands the receiver on.
+        let is_small = |request: &Request| !is_large(request);
+        let rules = self.connection.rules;
+        let (requests, _) = input.run_of(usize::MAX, rules, is_small);
         if !pace.is_worth_sharing(requests) || !self.connection.has_helper() {
             pace.put_off();
             return false;
         }
-        let (_, kept_bytes) = input.whole_requests(requests / 2, self.connection.rules);
+        let (_, kept_bytes) = input.run_of(requests / 2, rules, is_small);
         let mut rest = std::mem::take(&mut self.spare);
         if !input.split_off(kept_bytes, &mut rest) {
             self.spare = rest;

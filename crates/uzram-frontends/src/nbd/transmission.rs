@@ -249,7 +249,6 @@ fn read(request: &Request, device: &dyn BlockDevice, output: &mut Output) {
 /// Resizes a buffer, the new bytes being zero; `None` if there is no memory.
 fn grow(buffer: &mut Vec<u8>, length: usize) -> Option<()> {
     if buffer.capacity() < length {
-        // A fresh zeroed allocation leaves the pages untouched; growing would write them.
         buffer.try_reserve_exact(length - buffer.len()).ok()?;
     }
     buffer.resize(length, 0);
@@ -469,29 +468,32 @@ impl Input {
         true
     }
 
-    /// Bytes of the first `requests` whole requests, each at most `largest_bytes`; fewer if there
-    /// are fewer.
-    pub fn whole_requests(&self, requests: usize, rules: Rules) -> (usize, usize) {
+    /// How many of the next requests, at most `max`, are whole, accepted and `wanted`, and their
+    /// bytes.
+    pub fn run_of(
+        &self,
+        max: usize,
+        rules: Rules,
+        wanted: impl Fn(&Request) -> bool,
+    ) -> (usize, usize) {
         let mut position = self.start;
-        let mut counted = 0;
-        while counted < requests {
+        let mut count = 0;
+        while count < max {
             let Some(header) = self.buffer[position..self.end].first_chunk() else {
                 break;
             };
-            let Some(header) = RequestHeader::decode(header) else {
-                break;
-            };
-            let Verdict::Accept(request) = judge(&header, rules) else {
+            let verdict = RequestHeader::decode(header).map(|header| judge(&header, rules));
+            let Some(Verdict::Accept(request)) = verdict else {
                 break;
             };
             let end = position + REQUEST_BYTES + request.payload_bytes();
-            if end > self.end {
+            if end > self.end || !wanted(&request) {
                 break;
             }
             position = end;
-            counted += 1;
+            count += 1;
         }
-        (counted, position - self.start)
+        (count, position - self.start)
     }
 
     /// Gives memory beyond `keep_bytes` back; nothing may be unread.
