@@ -12,7 +12,7 @@ use crate::memory;
 const GROUPS: usize = 4;
 
 /// Blocks in one allocation of bookkeeping: growing never copies what exists.
-const CHUNK_BLOCKS: usize = 64;
+const CHUNK_BLOCKS: usize = 16;
 
 const NONE: u32 = u32::MAX;
 

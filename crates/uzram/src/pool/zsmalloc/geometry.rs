@@ -1,7 +1,7 @@
 //! Size classes: which objects share a block, and how many.
 //!
 //! Classes step by 1/256 of a unit (16 bytes at 4 KiB). A class's block is the shortest of 1 to 16
-//! units that wastes at most 2 % at its end, else the one that wastes least; short blocks keep the
+//! units that wastes at most 2.5 % at its end, else the one that wastes least; short blocks keep the
 //! loss in part-filled ones low. Neighbouring classes with equal blocks merge into the larger.
 //!
 //! A consequence that recovery stands on: a place and a class determine the block. Two indexes whose
@@ -18,7 +18,7 @@ pub(super) const STEPS: usize = 256;
 pub(super) const BLOCK_OBJECTS_MAX: usize = 256;
 
 /// Acceptable waste at a block's end, in thousandths.
-const WASTE_MAX_PERMILLE: usize = 20;
+const WASTE_MAX_PERMILLE: usize = 25;
 
 /// One size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //!
 //! Trade-off: dense for any mix of sizes, at the price of part-filled blocks, one or so a class, and
 //! of blocks that stay while one object lives. Bound: an object of `s` bytes occupies less than
-//! `s` + 1/256 unit, and a block wastes at most 2 % of its length at the end, save for sizes above
+//! `s` + 1/256 unit, and a block wastes at most 2.5 % of its length at the end, save for sizes above
 //! half a unit.
 //!
 //! Locks: class, then arena. One lock a class; the copy into the object runs outside it, for the
