@@ -60,8 +60,8 @@ pub struct ServeArgs {
     /// Allocator of compressed pages; a wrong name shows the list [default: zsmalloc]
     #[arg(long)]
     pub pool: Option<String>,
-    /// Most memory that compressed pages may take; writes past it fail with ENOSPC. 0: no limit
-    #[arg(long, value_name = "SIZE", default_value = "0")]
+    /// Most memory that compressed pages may take; writes past it fail with ENOSPC
+    #[arg(long, value_name = "SIZE", default_value = "none")]
     pub mem_limit: String,
     /// What is compressed at once: 4K, 8K, 16K, 32K or 64K
     #[arg(long, value_name = "SIZE", default_value = "4K")]

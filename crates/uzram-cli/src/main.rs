@@ -47,8 +47,12 @@ fn parse_error(error: &clap::Error) -> Result {
             let _ = error.print();
             return Ok(());
         }
+        // `uzram` alone asks what there is: the help, and still exit status 2.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            return Err(Failure::Usage("no command; see uzram --help".into()));
+            let _ = error.print();
+            return Err(Failure::Usage(
+                "name a command, as in: uzram serve --size 1G".into(),
+            ));
         }
         _ => {}
     }

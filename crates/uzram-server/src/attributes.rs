@@ -324,7 +324,7 @@ pub static TABLE: &[Attribute] = &[
         Bytes,
         "side_tables",
         side_tables_bytes,
-        "memory of checksums and the like"
+        "bookkeeping of the pool, and checksums"
     ),
 ];
 
@@ -440,4 +440,61 @@ fn ratio(dividend: u64, divisor: u64) -> Value {
     }
     let exact = dividend as f64 / divisor as f64;
     ((exact * 1000.0).round() / 1000.0).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn names(group: Group) -> Vec<&'static str> {
+        TABLE
+            .iter()
+            .filter(|a| a.group == group)
+            .map(|a| a.name)
+            .collect()
+    }
+
+    #[test]
+    fn columns_are_in_the_kernels_order() {
+        let mm_stat = "orig_data_size compr_data_size mem_used_total mem_limit mem_used_max \
+                       same_pages pages_compacted huge_pages huge_pages_since";
+        assert_eq!(names(Group::MmStat).join(" "), mm_stat);
+        let io_stat = "failed_reads failed_writes invalid_io notify_free";
+        assert_eq!(names(Group::IoStat).join(" "), io_stat);
+    }
+
+    #[test]
+    fn every_attribute_has_one_name_and_some_use() {
+        let unique: BTreeSet<_> = TABLE.iter().map(|a| a.name).collect();
+        assert_eq!(unique.len(), TABLE.len());
+        for attribute in TABLE {
+            assert!(
+                attribute.get.is_some() || attribute.set.is_some(),
+                "{}",
+                attribute.name
+            );
+            assert!(!attribute.about.is_empty(), "{}", attribute.name);
+        }
+        let access = |name| find(name).map(Attribute::access);
+        assert_eq!(access("reset"), Some(Access::Write));
+        assert_eq!(access("mem_limit"), Some(Access::ReadWrite));
+        assert_eq!(access("disksize"), Some(Access::Read));
+        assert_eq!(access("nosuch"), None);
+    }
+
+    #[test]
+    fn raw_lines_have_the_kernels_width() {
+        let mut attributes = Attributes::new();
+        attributes.insert("failed_writes".into(), 7.into());
+        attributes.insert("notify_free".into(), 123_456_789_012u64.into());
+        let line = raw_line(&attributes, Group::IoStat);
+        assert_eq!(line, "       0        7        0 123456789012");
+    }
+
+    #[test]
+    fn ratios_have_three_decimals_or_are_null() {
+        assert_eq!(ratio(1, 0), Value::Null);
+        assert_eq!(ratio(2, 3), Value::from(0.667));
+    }
 }

@@ -158,3 +158,107 @@ fn find<'a>(devices: &'a [Arc<Device>], name: &str) -> Result<&'a Device> {
             Error::new(ErrorKind::UnknownName, format!("no device {shown:?} here"))
         })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ask;
+    use uzram::PageIndex;
+
+    fn config(name: &str) -> DeviceConfig {
+        DeviceConfig {
+            name: Some(name.into()),
+            size_bytes: 1 << 20,
+            algorithm: None,
+            pool: None,
+            unit: Unit::DEFAULT,
+            mem_limit_bytes: 0,
+            checksum: true,
+            endpoint: None,
+        }
+    }
+
+    fn state() -> (tempfile::TempDir, StateDir) {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::open(temp.path().join("uzram")).unwrap();
+        (temp, state)
+    }
+
+    #[test]
+    fn many_devices_share_a_server_but_no_pages() {
+        let (_temp, state) = state();
+        let server = Server::start(&state, &[config("a"), config("b"), config("c")]).unwrap();
+        let entries = state.entries().unwrap();
+        assert_eq!(entries.len(), 3);
+        let controls: Vec<_> = entries
+            .iter()
+            .map(|entry| entry.owner.clone().unwrap().control)
+            .collect();
+        assert!(
+            controls
+                .iter()
+                .all(|control| *control == state.control_socket("a"))
+        );
+
+        server.devices()[0]
+            .store()
+            .write(PageIndex(0), &[7; 4096])
+            .unwrap();
+        let stat = |name: &str| {
+            let reply = ask(&controls[0], &Request::Stat { name: name.into() }).unwrap();
+            reply.devices[0]["orig_data_size"].clone()
+        };
+        assert_eq!((stat("a"), stat("b")), (4096.into(), 0.into()));
+        assert_eq!(
+            ask(&controls[0], &Request::List {}).unwrap().devices.len(),
+            3
+        );
+        drop(server);
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_start_that_fails_leaves_nothing() {
+        let (temp, state) = state();
+        let taken = Server::start(&state, &[config("taken")]).unwrap();
+        let error = Server::start(&state, &[config("a"), config("taken")])
+            .err()
+            .unwrap();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let mut elsewhere = config("b");
+        elsewhere.endpoint = Some(Endpoint::Unix(temp.path().join("missing/socket")));
+        let error = Server::start(&state, &[config("a"), elsewhere])
+            .err()
+            .unwrap();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        let names: Vec<_> = state
+            .entries()
+            .unwrap()
+            .into_iter()
+            .map(|e| e.name)
+            .collect();
+        assert_eq!(names, ["taken"]);
+        assert!(Server::start(&state, &[]).is_err());
+        drop(taken);
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn sizes_outside_the_address_space_are_refused() {
+        let (_temp, state) = state();
+        for size_bytes in [0, crate::DEVICE_BYTES_MAX + 1, u64::MAX] {
+            let error = Server::start(
+                &state,
+                &[DeviceConfig {
+                    size_bytes,
+                    ..config("a")
+                }],
+            );
+            assert_eq!(
+                error.err().unwrap().kind(),
+                ErrorKind::InvalidInput,
+                "{size_bytes}"
+            );
+        }
+    }
+}

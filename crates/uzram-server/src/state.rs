@@ -565,17 +565,18 @@ mod tests {
         assert!(dir.nbd_socket("disk").exists());
     }
 
-    /// Claims and drops race with each other and with `entries`, which also unlinks: two holders
+    /// Claims and drops race with each other and with `entry`, which also unlinks: two holders
     /// at once mean that a lock on an unlinked file counted.
     #[test]
     fn claims_that_race_never_both_win() {
         let (_temp, dir) = state();
         let holders = AtomicU32::new(0);
         let wins = AtomicU32::new(0);
+        let claiming = AtomicU32::new(3);
         std::thread::scope(|scope| {
-            for _ in 0..4 {
+            for _ in 0..3 {
                 scope.spawn(|| {
-                    for _ in 0..2000 {
+                    for _ in 0..5000 {
                         if let Some(claim) = dir.try_claim("disk").unwrap() {
                             assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two holders");
                             wins.fetch_add(1, Ordering::SeqCst);
@@ -584,13 +585,17 @@ mod tests {
                             drop(claim);
                         }
                     }
+                    claiming.fetch_sub(1, Ordering::SeqCst);
                 });
             }
-            scope.spawn(|| {
-                for _ in 0..500 {
-                    dir.entries().unwrap();
-                }
-            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while claiming.load(Ordering::SeqCst) > 0 && holders.load(Ordering::SeqCst) < 2
+                    {
+                        let _ = dir.entry("disk");
+                    }
+                });
+            }
         });
         assert!(wins.load(Ordering::SeqCst) > 0);
     }

@@ -141,7 +141,7 @@ impl Source {
             &directory,
             maps::anonymous(&String::from_utf8_lossy(&maps)),
         );
-        let why_empty = "; it has no memory of its own (a kernel thread, or just ending?)";
+        let why_empty = "; it has no memory of its own, as a kernel thread";
         Ok(Source {
             name,
             file,
@@ -258,7 +258,9 @@ fn process_error(directory: &Path, error: &io::Error) -> String {
             "no /proc here; mount it: mount -t proc proc /proc".into()
         }
         io::ErrorKind::NotFound => "no such process".into(),
-        _ if error.raw_os_error() == Some(ESRCH) => "ended".into(),
+        _ if error.raw_os_error() == Some(ESRCH) => {
+            "no memory of its own; it has ended, or is a kernel thread".into()
+        }
         io::ErrorKind::PermissionDenied => {
             "permission refused; run as its user or as root (and see kernel.yama.ptrace_scope)"
                 .into()
@@ -313,5 +315,39 @@ impl Drop for Corpus<'_> {
         if !self.is_kept {
             let _ = std::fs::remove_file(self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_that_ends_meanwhile_is_an_error_and_leaves_nothing() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let runs = loop {
+            // Until the child has become sleep and has a heap.
+            let source = Source::of_process(child.id()).unwrap();
+            let runs = plan::plan(&source.segments, 1000);
+            if runs.len() > 1 {
+                break (source, runs);
+            }
+        };
+        let (source, runs) = runs;
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("out");
+        let mut corpus = Corpus::create(&path).unwrap();
+        copy(&source, &runs[..1], &mut corpus).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = copy(&source, &runs, &mut corpus).err().unwrap().to_string();
+        assert!(
+            error.contains("ended after 0 pages; nothing was kept"),
+            "{error}"
+        );
+        assert!(path.exists());
+        drop(corpus);
+        assert!(!path.exists());
     }
 }

@@ -155,51 +155,50 @@ fn welcome(device: &Device, checksum: bool) -> String {
     let clients = clients(device).map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
     let name = device.name();
     format!(
-        "{} is a compressed RAM disk, served by process {}.\n{}\n{}\n{}\n{}\n  uzram stat {name}\n\n\
+        "{} is a compressed RAM disk, served by process {}.\n{}\n\
+         {}\n  URI='{}'\n{}\n\
+         {}\n  uzram stat {name}\n\n\
          Ctrl-C or SIGTERM ends it, and what it holds is lost.\n",
         bold(name),
         std::process::id(),
         columns(&facts, &[Align::Left, Align::Left]),
-        bold("To use it:"),
+        bold("To use it, in another terminal:"),
+        device.uri(),
         columns(&clients, &[Align::Left, Align::Left]),
         bold("To see what it holds:"),
     )
 }
 
-/// Lines to type, and what they do.
+/// Lines to type once `$URI` is set, and what they do. A URI needs no quoting within quotes: all
+/// that could end them is percent-encoded.
 fn clients(device: &Device) -> [(String, &'static str); 7] {
-    let uri = device.uri();
-    let name = device.name();
     let kernel = match device.endpoint() {
         Endpoint::Unix(path) => format!("-unix {}", quoted(&path.to_string_lossy())),
         Endpoint::Tcp(address) => format!("{} {}", address.ip(), address.port()),
     };
+    let fio =
+        "fio --name=t --ioengine=nbd --uri=\"$URI\" --rw=randrw --bs=4k --iodepth=16 --size=64M";
     [
-        (format!("nbdinfo '{uri}'"), "what it offers"),
+        ("nbdinfo \"$URI\"".into(), "what it offers"),
         (
-            format!("nbdcopy disk.img '{uri}'"),
+            "nbdcopy disk.img \"$URI\"".into(),
             "an image in; swap the two for out",
         ),
         (
-            format!("qemu-img convert -n -O raw disk.qcow2 '{uri}'"),
+            "qemu-img convert -n -O raw disk.qcow2 \"$URI\"".into(),
             "any image format in",
         ),
         (
-            format!("qemu-io -f raw -c 'write -P 7 0 1M' '{uri}'"),
+            "qemu-io -f raw -c 'write -P 7 0 1M' \"$URI\"".into(),
             "a write by hand",
         ),
+        (fio.into(), "a load"),
         (
-            format!(
-                "fio --name=t --ioengine=nbd --uri='{uri}' --rw=randrw --bs=4k --iodepth=16 --size=64M"
-            ),
-            "a load",
+            "mkdir d; nbdfuse d \"$URI\" & sleep 1; mkfs.ext4 -F d/nbd".into(),
+            "a file system in a file; then mount it through a loop device",
         ),
         (
-            format!("mkdir -p d; nbdfuse d '{uri}' & sleep 1; mkfs.ext4 -F d/nbd"),
-            "a file to make a file system in",
-        ),
-        (
-            format!("nbd-client -N {name} {kernel} /dev/nbd0"),
+            format!("nbd-client -N {} {kernel} /dev/nbd0", device.name()),
             "a block device, where the kernel has nbd",
         ),
     ]

@@ -1,7 +1,7 @@
 //! `uzram stat`.
 
 use serde_json::Value;
-use uzram_server::attributes::{Access, Attribute, Group, Measure, TABLE, find, raw_line};
+use uzram_server::attributes::{Attribute, Group, Measure, TABLE, find, raw_line};
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 use uzram_server::state::StateDir;
@@ -51,18 +51,7 @@ fn raw(devices: &[Attributes]) -> Result {
 
 fn table(device: &Attributes) -> String {
     let title = device.get("name").map(plain).unwrap_or_default();
-    let mut text = format!("{}\n", bold(&title));
-    text.push_str(&facts(device));
-    let sections = [
-        ("mm_stat", Group::MmStat),
-        ("io_stat", Group::IoStat),
-        ("uzram", Group::Uzram),
-    ];
-    for (title, group) in sections {
-        text.push_str(&format!("{}\n", bold(title)));
-        text.push_str(&counters(device, group));
-    }
-    text
+    format!("{}\n{}{}", bold(&title), facts(device), counters(device))
 }
 
 /// What the device is, and whatever a newer server says that this table does not know.
@@ -89,25 +78,45 @@ fn bytes(value: &Value) -> String {
     }
 }
 
-fn counters(device: &Attributes, group: Group) -> String {
-    let of_group = |a: &&Attribute| a.group == group && a.access() != Access::Write;
-    let row = |a: &Attribute| {
-        let value = device.get(a.name)?;
-        let (short, raw) = match (a.measure, value.as_u64()) {
-            (Measure::Bytes, Some(bytes)) => (human(bytes), format!("{bytes} bytes")),
-            (Measure::Ratio, _) => (ratio(Some(value)), String::new()),
-            _ => (plain(value), String::new()),
-        };
-        Some(vec![
-            format!("  {}", a.name),
-            short,
-            raw,
-            a.about.to_owned(),
-        ])
-    };
-    let rows: Vec<_> = TABLE.iter().filter(of_group).filter_map(row).collect();
-    columns(
+/// All counters in one table, so that the sections' columns line up.
+fn counters(device: &Attributes) -> String {
+    let sections = [
+        ("mm_stat", Group::MmStat),
+        ("io_stat", Group::IoStat),
+        ("uzram", Group::Uzram),
+    ];
+    let mut rows = Vec::new();
+    for (title, group) in sections {
+        rows.push(vec![title.to_owned()]);
+        rows.extend(
+            TABLE
+                .iter()
+                .filter(|a| a.group == group)
+                .filter_map(|a| counter(device, a)),
+        );
+    }
+    let table = columns(
         &rows,
         &[Align::Left, Align::Right, Align::Right, Align::Left],
-    )
+    );
+    let emphasised = |line: &str| match line.starts_with(' ') {
+        true => format!("{line}\n"),
+        false => format!("{}\n", bold(line)),
+    };
+    table.lines().map(emphasised).collect()
+}
+
+fn counter(device: &Attributes, attribute: &Attribute) -> Option<Vec<String>> {
+    let value = device.get(attribute.name)?;
+    let (short, raw) = match (attribute.measure, value.as_u64()) {
+        (Measure::Bytes, Some(bytes)) => (human(bytes), format!("{bytes} bytes")),
+        (Measure::Ratio, _) => (ratio(Some(value)), String::new()),
+        _ => (plain(value), String::new()),
+    };
+    Some(vec![
+        format!("  {}", attribute.name),
+        short,
+        raw,
+        attribute.about.to_owned(),
+    ])
 }

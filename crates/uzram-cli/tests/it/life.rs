@@ -1,0 +1,336 @@
+//! From `serve` to the end, wanted or not.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use crate::nbd_client::NbdClient;
+use crate::support::{Home, eventually};
+
+const NAMES: [&str; 29] = [
+    "name",
+    "pid",
+    "disksize",
+    "initstate",
+    "comp_algorithm",
+    "pool",
+    "unit",
+    "endpoint",
+    "connections",
+    "orig_data_size",
+    "compr_data_size",
+    "mem_used_total",
+    "mem_limit",
+    "mem_used_max",
+    "same_pages",
+    "pages_compacted",
+    "huge_pages",
+    "huge_pages_since",
+    "failed_reads",
+    "failed_writes",
+    "invalid_io",
+    "notify_free",
+    "compr_ratio",
+    "mem_ratio",
+    "slow_path_writes",
+    "mem_spare",
+    "mem_resident",
+    "table",
+    "side_tables",
+];
+
+fn page(fill: u8) -> Vec<u8> {
+    (0..4096)
+        .map(|i| if i % 7 == 0 { (i / 7) as u8 } else { fill })
+        .collect()
+}
+
+#[test]
+fn serve_stat_reset_and_end() {
+    let home = Home::new();
+    let mut served = home.serve(&["--size", "64M", "--mem-limit", "1M"]);
+    let socket = home.state().join("uzram0.nbd");
+    assert!(served.said.starts_with("uzram0 is a compressed RAM disk"));
+    assert_eq!(served.fact("size"), "64 MiB (67108864 bytes)");
+    assert_eq!(served.fact("algorithm"), "lz4");
+    assert_eq!(served.fact("memory limit"), "1 MiB (1048576 bytes)");
+    let uri = format!("nbd+unix:///uzram0?socket={}", socket.display());
+    assert_eq!(served.fact("URI"), uri);
+    assert!(served.said.contains("uzram stat uzram0"));
+
+    let mut client = NbdClient::connect(&socket, "uzram0").unwrap();
+    assert_eq!(client.write(0, &page(1)).unwrap(), 0);
+    assert_eq!(client.write(4096, &[0x55; 4096]).unwrap(), 0);
+    assert_eq!(client.read(0, 4096).unwrap(), page(1));
+
+    let stat = home.json(&["stat", "uzram0", "--json"]);
+    let names: Vec<_> = stat
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(names, NAMES);
+    assert_eq!(stat["pid"], served.child.id());
+    assert_eq!(stat["disksize"], 64 << 20);
+    assert_eq!(stat["mem_limit"], 1 << 20);
+    assert_eq!(stat["orig_data_size"], 8192);
+    assert_eq!(stat["same_pages"], 1);
+    assert_eq!(stat["connections"], 1);
+    let compressed = stat["compr_data_size"].as_f64().unwrap();
+    let ratio = stat["compr_ratio"].as_f64().unwrap();
+    assert!(
+        (ratio - 4096.0 / compressed).abs() < 0.001,
+        "same-filled pages flatter: {stat}"
+    );
+
+    let ran = home.run(&["reset", "uzram0"]);
+    ran.refused(1, "uzram0: 1 client is connected");
+    assert_eq!(
+        client.read(0, 4096).unwrap(),
+        page(1),
+        "a refused reset changes nothing"
+    );
+
+    drop(client);
+    eventually("the client is gone", || {
+        home.json(&["stat", "uzram0", "--json"])["connections"] == 0
+    });
+    assert_eq!(home.run(&["reset", "uzram0"]).stdout, "uzram0 is empty.\n");
+    let stat = home.json(&["stat", "uzram0", "--json"]);
+    assert_eq!(stat["orig_data_size"], 0);
+    assert_eq!(stat["mem_used_total"], 0);
+    assert_eq!(stat["mem_limit"], 1 << 20);
+    let mut client = NbdClient::connect(&socket, "uzram0").unwrap();
+    assert_eq!(client.read(0, 4096).unwrap(), vec![0; 4096]);
+
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    assert_eq!(
+        client.stream.read(&mut [0]).unwrap(),
+        0,
+        "the client sees the end"
+    );
+    assert!(home.files().is_empty(), "{:?}", home.files());
+    assert_eq!(served.stderr(), "");
+}
+
+#[test]
+fn stat_and_list_for_people_and_scripts() {
+    let home = Home::new();
+    let none = "No disk is served. To make one: uzram serve --size 1G\n";
+    assert_eq!(home.run(&["list"]).stdout, none);
+    assert_eq!(home.run(&["stat"]).stdout, none);
+    assert_eq!(home.json(&["list", "--json"]), serde_json::json!([]));
+    home.run(&["stat", "x"])
+        .refused(1, "no disk \"x\"; none is served");
+
+    let _b = home.serve(&[
+        "--size",
+        "8M",
+        "--name",
+        "b",
+        "--algorithm",
+        "zstd",
+        "--unit",
+        "16K",
+    ]);
+    let _a = home.serve(&["--size", "16M", "--name", "a"]);
+    let list = home.run(&["list"]).stdout;
+    let lines: Vec<_> = list.lines().collect();
+    assert_eq!(lines.len(), 3, "{list}");
+    assert!(lines[0].starts_with("NAME  ALGORITHM  DISKSIZE"), "{list}");
+    assert!(lines[1].starts_with("a     lz4          16 MiB"), "{list}");
+    assert!(lines[2].starts_with("b     zstd          8 MiB"), "{list}");
+
+    let list = home.json(&["list", "--json"]);
+    assert_eq!(list[1]["name"], "b");
+    assert_eq!(list[1]["comp_algorithm"], "zstd");
+    assert_eq!(list[1]["compr_ratio"], serde_json::Value::Null);
+    assert_eq!(home.json(&["stat", "--json"]).as_array().unwrap().len(), 2);
+    home.run(&["stat", "x"]).refused(1, "served are: a, b");
+    home.run(&["stat", "--raw"])
+        .refused(2, "2 disks are served; name one");
+
+    let raw = home.run(&["stat", "a", "--raw"]).stdout;
+    let columns: Vec<_> = raw
+        .lines()
+        .map(|line| line.split_whitespace().count())
+        .collect();
+    assert_eq!(columns, [9, 4], "{raw}");
+    assert!(
+        raw.starts_with("       0        0 "),
+        "the kernel's width: {raw}"
+    );
+    let people = home.run(&["stat", "b"]).stdout;
+    assert!(
+        people.contains("unit            16 KiB (16384 bytes)"),
+        "{people}"
+    );
+    assert!(people.contains("\nmm_stat\n  orig_data_size "), "{people}");
+    assert!(!people.contains('\x1b'), "colours in a pipe");
+}
+
+#[test]
+fn names_count_up_and_belong_to_one_server() {
+    let home = Home::new();
+    let first = home.serve(&["--size", "1M"]);
+    let second = home.serve(&["--size", "1M"]);
+    assert!(first.said.starts_with("uzram0 ") && second.said.starts_with("uzram1 "));
+    let ran = home.run(&["serve", "--size", "1M", "--name", "uzram0"]);
+    ran.refused(
+        1,
+        &format!(
+            "name uzram0: already served by process {}",
+            first.child.id()
+        ),
+    );
+    assert!(
+        home.run(&["stat", "uzram0"]).status == 0,
+        "the first goes on"
+    );
+}
+
+#[test]
+fn of_two_that_start_at_once_with_one_name_one_wins() {
+    let home = Home::new();
+    for round in 0..8 {
+        let mut both = [(); 2].map(|()| home.start(&["--size", "1M", "--name", "disk"]));
+        let ready = both.each_mut().map(|served| served.is_ready());
+        assert_eq!(
+            ready.iter().filter(|ready| **ready).count(),
+            1,
+            "round {round}: {ready:?}"
+        );
+        let loser = usize::from(ready[0]);
+        assert_eq!(both[loser].wait(), Some(1));
+        assert!(both[loser].stderr().contains("already served"));
+        let socket = home.state().join("disk.nbd");
+        NbdClient::connect(&socket, "disk").expect("the winner's socket is there");
+        assert_eq!(home.run(&["stat", "disk"]).status, 0);
+        both[1 - loser].signal("INT");
+        assert_eq!(both[1 - loser].wait(), Some(0));
+    }
+}
+
+#[test]
+fn a_killed_server_is_no_obstacle() {
+    let home = Home::new();
+    let mut killed = home.serve(&["--size", "1M", "--name", "disk"]);
+    killed.signal("KILL");
+    assert_eq!(killed.wait(), None);
+    assert_eq!(
+        home.files(),
+        ["disk.control", "disk.lock", "disk.nbd"],
+        "leftovers"
+    );
+    let _served = home.serve(&["--size", "1M", "--name", "disk"]);
+    assert_eq!(home.json(&["list", "--json"]).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn list_sweeps_the_leftovers_of_the_dead_and_nothing_else() {
+    let home = Home::new();
+    let _alive = home.serve(&["--size", "1M", "--name", "alive"]);
+    let mut killed = home.serve(&["--size", "1M", "--name", "dead"]);
+    killed.signal("KILL");
+    killed.wait();
+    std::fs::write(home.state().join("notes.txt"), "").unwrap();
+    let list = home.run(&["list"]);
+    assert_eq!(list.status, 0);
+    assert!(
+        list.stdout.contains("alive") && !list.stdout.contains("dead"),
+        "{list:?}"
+    );
+    assert_eq!(
+        home.files(),
+        ["alive.control", "alive.lock", "alive.nbd", "notes.txt"]
+    );
+}
+
+#[test]
+fn a_server_that_hangs_is_named_and_does_not_hide_the_others() {
+    let home = Home::new();
+    let _alive = home.serve(&["--size", "1M", "--name", "alive"]);
+    // Alive, as it holds the lock, and deaf: nobody accepts on its control socket any more.
+    let lock = home.state().join("deaf.lock");
+    let control = home.state().join("deaf.control");
+    drop(UnixListener::bind(&control).unwrap());
+    std::fs::write(&lock, format!("{{\"pid\":4,\"control\":{control:?}}}")).unwrap();
+    let held = std::fs::File::open(&lock).unwrap();
+    held.lock().unwrap();
+    let list = home.run(&["list"]);
+    assert_eq!(list.status, 0);
+    assert!(list.stdout.contains("alive"), "{list:?}");
+    assert!(
+        list.stderr.contains("deaf: process 4 does not answer"),
+        "{list:?}"
+    );
+    let list = home.json(&["list", "--json"]);
+    assert!(
+        list[1]["error"]
+            .as_str()
+            .unwrap()
+            .contains("does not answer"),
+        "{list}"
+    );
+}
+
+#[test]
+fn a_silent_client_does_not_hold_up_the_end() {
+    let home = Home::new();
+    let mut served = home.serve(&["--size", "1M"]);
+    let socket = home.state().join("uzram0.nbd");
+    let mut client = NbdClient::connect(&socket, "uzram0").unwrap();
+    assert_eq!(client.write(0, &page(3)).unwrap(), 0);
+    let began = Instant::now();
+    served.signal("INT");
+    assert_eq!(served.wait(), Some(0));
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let home = Home::new();
+    let mut served = home.serve(&["--size", "64M"]);
+    let socket = home.state().join("uzram0.nbd");
+    let mut client = NbdClient::connect(&socket, "uzram0").unwrap();
+    // A reply that nobody takes: the drain has something to wait for.
+    client.ask_read(0, 32 << 20).unwrap();
+    let mut first = [0; 16];
+    client.stream.read_exact(&mut first).unwrap();
+    let began = Instant::now();
+    served.signal("TERM");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(
+        served.child.try_wait().unwrap().is_none(),
+        "it did not drain"
+    );
+    served.signal("INT");
+    assert_eq!(served.wait(), Some(1));
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn sockets_and_state_are_private() {
+    let home = Home::new();
+    let custom = home.dir.path().join("custom.sock");
+    let _default = home.serve(&["--size", "1M"]);
+    let _custom = home.serve(&["--size", "1M", "--socket", custom.to_str().unwrap()]);
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&home.state()), 0o700);
+    for file in home.files() {
+        assert_eq!(mode(&home.state().join(&file)), 0o600, "{file}");
+    }
+    assert_eq!(mode(&custom), 0o600);
+}

@@ -1,0 +1,203 @@
+//! A home for servers: a state directory, commands in it, and servers that end with the test.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer unless it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Home {
+    pub dir: tempfile::TempDir,
+}
+
+impl Home {
+    pub fn new() -> Home {
+        Home {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("uzram")
+    }
+
+    /// The names in the state directory, sorted.
+    pub fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.state()).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uzram"));
+        command.args(args).env("XDG_RUNTIME_DIR", self.dir.path());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ran {
+        Ran::of(&self.command(args).output().unwrap())
+    }
+
+    /// Starts a server and waits until it is ready.
+    pub fn serve(&self, args: &[&str]) -> Served {
+        let mut served = self.start(args);
+        served.wait_until_ready();
+        served
+    }
+
+    /// Starts a server.
+    pub fn start(&self, args: &[&str]) -> Served {
+        let mut command = self.command(&["serve"]);
+        command
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Served {
+            child,
+            stdout,
+            said: String::new(),
+        }
+    }
+
+    pub fn json(&self, args: &[&str]) -> serde_json::Value {
+        let ran = self.run(args);
+        assert_eq!(ran.status, 0, "{ran:?}");
+        serde_json::from_str(&ran.stdout).unwrap()
+    }
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    fn of(output: &Output) -> Ran {
+        Ran {
+            status: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout.clone()).unwrap(),
+            stderr: String::from_utf8(output.stderr.clone()).unwrap(),
+        }
+    }
+
+    /// It said why in one line and made nothing.
+    #[track_caller]
+    pub fn refused(&self, status: i32, said: &str) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.stdout, "", "{self:?}");
+        assert!(self.stderr.starts_with("uzram: "), "{self:?}");
+        assert_eq!(
+            self.stderr.matches('\n').count(),
+            1,
+            "not one line: {self:?}"
+        );
+        assert!(self.stderr.contains(said), "expected {said:?}: {self:?}");
+    }
+}
+
+/// A server, killed at the latest when the test ends.
+pub struct Served {
+    pub child: Child,
+    stdout: BufReader<ChildStdout>,
+    pub said: String,
+}
+
+impl Served {
+    /// Reads up to the last line of the welcome; panics with what was said if there is none.
+    pub fn wait_until_ready(&mut self) {
+        if !self.is_ready() {
+            panic!("no server: {}", self.stderr());
+        }
+    }
+
+    /// Whether it became a server, or else ended.
+    pub fn is_ready(&mut self) -> bool {
+        while self.stdout.read_line(&mut self.said).unwrap() > 0 {
+            if self.said.ends_with("is lost.\n") {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub fn stderr(&mut self) -> String {
+        let mut text = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        text
+    }
+
+    /// The value of a line `  what  value` of the welcome.
+    pub fn fact(&self, what: &str) -> &str {
+        let line = self
+            .said
+            .lines()
+            .find(|line| line.trim_start().starts_with(what));
+        line.unwrap()
+            .trim_start()
+            .strip_prefix(what)
+            .unwrap()
+            .trim()
+    }
+
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-s", name, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// The exit status; `None` if a signal killed it.
+    #[track_caller]
+    pub fn wait(&mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Tries until `done` or out of patience.
+#[track_caller]
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < until, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether this process is root, as only root can become somebody else.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
