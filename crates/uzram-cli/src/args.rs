@@ -33,6 +33,7 @@ pub enum Command {
     Stat(StatArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
+    Bench(BenchArgs),
 }
 
 /// Make a compressed RAM disk and serve it until Ctrl-C or SIGTERM
@@ -163,4 +164,19 @@ pub struct CaptureArgs {
     /// Most pages of 4 KiB to take
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub pages_max: u64,
+}
+
+/// Measure uzram on your pages, against its peers on this machine
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram bench store --quick
+  uzram capture --pid 1234 --out heap.pages && uzram bench store --corpus heap.pages
+  uzram bench nbd --corpus heap.pages --json report.json
+
+Peers that are not installed are reported as missing.")]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    pub suite: uzram_bench::cli::Args,
 }

@@ -55,3 +55,12 @@ impl From<uzram::Error> for Failure {
         }
     }
 }
+
+impl From<uzram_bench::Error> for Failure {
+    fn from(error: uzram_bench::Error) -> Failure {
+        match error.exit_status() {
+            2 => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}

@@ -37,6 +37,7 @@ fn run(command: Command) -> Result {
         Command::Stat(args) => commands::stat::run(&args),
         Command::Reset(args) => commands::reset::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }
 
@@ -51,7 +52,7 @@ fn parse_error(error: &clap::Error) -> Result {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             let _ = error.print();
             return Err(Failure::Usage(
-                "name a command, as in: uzram serve --size 1G".into(),
+                "name a command; they are listed above".into(),
             ));
         }
         _ => {}

@@ -432,6 +432,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Instant;
 
     fn state() -> (tempfile::TempDir, StateDir) {
         let temp = tempfile::tempdir().unwrap();
@@ -572,11 +573,12 @@ mod tests {
         let (_temp, dir) = state();
         let holders = AtomicU32::new(0);
         let wins = AtomicU32::new(0);
-        let claiming = AtomicU32::new(3);
+        let until = Instant::now() + Duration::from_secs(1);
+        let is_going = || Instant::now() < until && holders.load(Ordering::SeqCst) < 2;
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    for _ in 0..5000 {
+                    while is_going() {
                         if let Some(claim) = dir.try_claim("disk").unwrap() {
                             assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two holders");
                             wins.fetch_add(1, Ordering::SeqCst);
@@ -585,13 +587,11 @@ mod tests {
                             drop(claim);
                         }
                     }
-                    claiming.fetch_sub(1, Ordering::SeqCst);
                 });
             }
             for _ in 0..2 {
                 scope.spawn(|| {
-                    while claiming.load(Ordering::SeqCst) > 0 && holders.load(Ordering::SeqCst) < 2
-                    {
+                    while is_going() {
                         let _ = dir.entry("disk");
                     }
                 });

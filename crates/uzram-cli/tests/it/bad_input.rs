@@ -71,7 +71,7 @@ fn usage() {
         alone.stderr.contains("Commands:") && alone.stderr.contains("serve"),
         "{alone:?}"
     );
-    for command in ["serve", "list", "stat", "reset", "capture"] {
+    for command in ["serve", "list", "stat", "reset", "capture", "bench"] {
         let help = home.run(&[command, "--help"]);
         assert_eq!((help.status, help.stderr.as_str()), (0, ""));
         assert!(
