@@ -1,1 +1,33 @@
-//! uzram bench.
+//! `uzram bench`: uzram measured against its peers, on pages that you choose.
+//!
+//! - [`cli`] checks the command line and runs a suite from there to the report.
+//! - `suite/` holds one suite a folder: `store` (the library) and `nbd` (the server).
+//! - `peers/` holds what uzram is compared with, one peer a file.
+//! - `workload`, `corpus` and `sink` are what all sides share: pages, orders, buffers. The head of
+//!   `workload` says what is fair; `suite/store/rounds` how the sides alternate.
+//! - `sample` turns runs into spreads and pairs into ratios; `report/` prints them and writes JSON.
+//!
+//! A benchmark is not a test: nothing here fails because something was slow. The tests of this
+//! crate check the harness itself.
+//!
+//! Unsafe code: `mapping` alone (mmap and madvise).
+
+#![deny(unsafe_code)]
+
+pub mod cli;
+mod corpus;
+mod error;
+mod machine;
+#[allow(unsafe_code)]
+mod mapping;
+mod peers;
+mod progress;
+mod report;
+mod rng;
+mod sample;
+mod sink;
+mod stop;
+mod suite;
+mod workload;
+
+pub use error::{Error, Result};

@@ -1,0 +1,113 @@
+//! What uzram is measured against. One peer a file; this is the one list of their names.
+
+pub(crate) mod kernel_zram;
+pub(crate) mod memcpy;
+pub(crate) mod nbdkit;
+pub(crate) mod raw_codec;
+
+use crate::error::{Error, Result};
+use crate::workload::{Case, Generation, Workload};
+
+/// One side of a comparison: uzram itself or a peer, driven chunk by chunk.
+pub(crate) trait Side {
+    /// The variant's name in reports.
+    fn name(&self) -> &str;
+
+    /// Whether the case means anything for this side.
+    fn takes(&self, _case: Case) -> bool {
+        true
+    }
+
+    /// Makes ready for a whole pass of `case`; not timed.
+    fn begin(&mut self, case: Case) -> Result<()>;
+
+    /// Does `case` to every page of a chunk; timed.
+    ///
+    /// `generation` is the content that is written, or that was.
+    fn run(
+        &mut self,
+        workload: &Workload,
+        case: Case,
+        chunk: usize,
+        generation: Generation,
+    ) -> Result<()>;
+
+    /// Reads `place` into `page`, for checks; not timed.
+    fn read_back(&mut self, place: usize, page: &mut [u8]) -> Result<()>;
+
+    /// Bytes stored for the working set as compressed, where the side compresses.
+    fn compressed_bytes(&mut self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// A peer of some suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    RawCodec,
+    Memcpy,
+    KernelZram,
+    NbdkitMemory,
+    NbdkitZstd,
+}
+
+impl Peer {
+    pub(crate) const STORE: [Peer; 3] = [Peer::RawCodec, Peer::Memcpy, Peer::KernelZram];
+    pub(crate) const NBD: [Peer; 2] = [Peer::NbdkitMemory, Peer::NbdkitZstd];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Peer::RawCodec => "raw-codec",
+            Peer::Memcpy => "memcpy",
+            Peer::KernelZram => "kernel-zram",
+            Peer::NbdkitMemory => "nbdkit-memory",
+            Peer::NbdkitZstd => "nbdkit-zstd",
+        }
+    }
+
+    /// The peers of `names`, all of `known` for no names.
+    pub(crate) fn parse(names: &[String], known: &[Peer]) -> Result<Vec<Peer>> {
+        if names.is_empty() {
+            return Ok(known.to_vec());
+        }
+        let mut peers = Vec::new();
+        for name in names {
+            let Some(&peer) = known.iter().find(|peer| peer.name() == name) else {
+                let list: Vec<&str> = known.iter().map(|peer| peer.name()).collect();
+                let list = list.join(", ");
+                return Err(Error::Usage(format!(
+                    "peer {name:?}: unknown to this suite; one of {list}"
+                )));
+            };
+            if !peers.contains(&peer) {
+                peers.push(peer);
+            }
+        }
+        Ok(peers)
+    }
+}
+
+/// A peer that this machine does not have, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub(crate) peer: String,
+    pub(crate) reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_peer_is_refused_with_the_list() {
+        let error = Peer::parse(&["ramdisk".to_owned()], &Peer::STORE).unwrap_err();
+        assert_eq!(error.exit_status(), 2);
+        assert_eq!(
+            error.to_string(),
+            "peer \"ramdisk\": unknown to this suite; one of raw-codec, memcpy, kernel-zram"
+        );
+        let twice = vec!["memcpy".to_owned(), "memcpy".to_owned()];
+        assert_eq!(Peer::parse(&twice, &Peer::STORE).unwrap(), [Peer::Memcpy]);
+        assert_eq!(Peer::parse(&[], &Peer::NBD).unwrap(), Peer::NBD);
+    }
+}

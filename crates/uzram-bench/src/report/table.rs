@@ -1,0 +1,205 @@
+//! The report for people: aligned columns, aims beside what was measured.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use super::{Aim, Block, GIT, Measured, PROFILE, Ratio, Report};
+
+const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, false, true, false, false];
+const COLUMNS: usize = 7;
+const HEAD: [&str; COLUMNS] = [
+    "case",
+    "variant",
+    "median",
+    "min .. max",
+    "ratio",
+    "of",
+    "aim",
+];
+
+type Cells = [String; COLUMNS];
+
+/// Prints the report.
+pub(crate) fn print(report: &Report) -> io::Result<()> {
+    io::stdout().lock().write_all(render(report).as_bytes())
+}
+
+fn render(report: &Report) -> String {
+    let mut out = String::new();
+    let machine = &report.machine;
+    let micros =
+        |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| format!("{:.1} us", ns as f64 / 1e3));
+    let _ = writeln!(
+        out,
+        "uzram {GIT}, profile {PROFILE}; {} CPUs, {}, Linux {}, {:.1} GiB; a wake-up takes {} on \
+         the same CPU, {} to another",
+        machine.cpus,
+        machine.model,
+        machine.kernel,
+        machine.memory_bytes as f64 / f64::from(1u32 << 30),
+        micros(machine.wakeup_same_cpu_ns),
+        micros(machine.wakeup_cross_cpu_ns),
+    );
+    for block in &report.blocks {
+        render_block(block, &mut out);
+    }
+    for missing in &report.missing {
+        let _ = writeln!(out, "\nmissing peer {}: {}", missing.peer, missing.reason);
+    }
+    out
+}
+
+fn render_block(block: &Block, out: &mut String) {
+    let _ = writeln!(out, "\n{}", block.title);
+    for note in &block.notes {
+        let _ = writeln!(out, "  {note}");
+    }
+    let mut rows: Vec<Cells> = vec![HEAD.map(str::to_owned)];
+    let mut previous = "";
+    for measured in &block.results {
+        let mut case = measured
+            .case
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        if measured.case == previous {
+            case.clear();
+        }
+        previous = &measured.case;
+        rows.extend(lines(block, measured, case));
+    }
+    align(&rows, out);
+}
+
+/// A figure's line, and one more for every further ratio of it.
+fn lines(block: &Block, measured: &Measured, case: String) -> Vec<Cells> {
+    let spread = measured.spread;
+    let decimals = decimals(spread.median);
+    let figure = [
+        case,
+        measured.variant.clone(),
+        format!("{:.decimals$} {}", spread.median, measured.unit),
+        format!("{:.decimals$} .. {:.decimals$}", spread.min, spread.max),
+    ];
+    let ours = block.ratios.iter().filter(|ratio| belongs(ratio, measured));
+    let mut lines: Vec<Cells> = Vec::new();
+    for (nth, ratio) in ours.enumerate() {
+        let [case, variant, median, range] = if nth == 0 {
+            figure.clone()
+        } else {
+            Default::default()
+        };
+        let [value, of, aim] = ratio_cells(ratio);
+        lines.push([case, variant, median, range, value, of, aim]);
+    }
+    if lines.is_empty() {
+        let [case, variant, median, range] = figure;
+        lines.push([
+            case,
+            variant,
+            median,
+            range,
+            String::new(),
+            String::new(),
+            String::new(),
+        ]);
+    }
+    lines
+}
+
+/// A ratio stands in the line of the peer: the side that is not uzram.
+fn belongs(ratio: &Ratio, measured: &Measured) -> bool {
+    let subject = |name: &str| name.starts_with(crate::suite::SUBJECT);
+    let peer = if subject(&ratio.numerator) {
+        &ratio.denominator
+    } else {
+        &ratio.numerator
+    };
+    ratio.case == measured.case && ratio.metric == measured.metric && *peer == measured.variant
+}
+
+fn ratio_cells(ratio: &Ratio) -> [String; 3] {
+    let spread = ratio.spread;
+    let aim = ratio.aim.map(|aim| {
+        let met = if aim.is_met(spread) { "met" } else { "MISSED" };
+        let bound = match aim {
+            Aim::AtMost(limit) => format!("<= {limit}"),
+            Aim::AtLeast(limit) => format!(">= {limit}"),
+            Aim::MoreThan(limit) => format!("> {limit}"),
+            Aim::Within(tolerance) => format!("1 +- {tolerance}"),
+        };
+        format!("{bound} {met}")
+    });
+    [
+        format!(
+            "{:.3} ({:.3} .. {:.3})",
+            spread.median, spread.min, spread.max
+        ),
+        format!("{} / {}", ratio.numerator, ratio.denominator),
+        aim.unwrap_or_default(),
+    ]
+}
+
+fn decimals(value: f64) -> usize {
+    match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 3,
+    }
+}
+
+fn align(rows: &[Cells], out: &mut String) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..COLUMNS)
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    for row in rows {
+        let mut line = String::from(" ");
+        for ((cell, &width), right) in row.iter().zip(&widths).zip(RIGHT_ALIGNED) {
+            let _ = if right {
+                write!(line, " {cell:>width$} ")
+            } else {
+                write!(line, " {cell:<width$} ")
+            };
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_aligned_and_marks_aims_and_missing_peers() {
+        let text = render(&crate::report::tests::sample());
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[0].contains("2 CPUs, some CPU, Linux 6.1, 1.0 GiB"),
+            "{text}"
+        );
+        let ours = lines.iter().find(|line| line.contains("  uzram ")).unwrap();
+        let theirs = lines
+            .iter()
+            .find(|line| line.contains("  raw-codec "))
+            .unwrap();
+        assert!(
+            ours.contains("overwrite") && ours.contains("110 ns"),
+            "{text}"
+        );
+        assert!(
+            theirs.ends_with("1.100 (1.040 .. 1.200)  uzram / raw-codec  <= 1.12 met"),
+            "{text}"
+        );
+        assert_eq!(ours.find(" ns"), theirs.find(" ns"), "{text}");
+        assert!(text.ends_with("missing peer kernel-zram: none\n"), "{text}");
+    }
+
+    #[test]
+    fn a_missed_aim_is_loud() {
+        let mut report = crate::report::tests::sample();
+        report.blocks[0].ratios[0].aim = Some(Aim::AtMost(1.08));
+        assert!(render(&report).contains("<= 1.08 MISSED"));
+    }
+}

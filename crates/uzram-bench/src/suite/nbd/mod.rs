@@ -1,0 +1,240 @@
+//! Suite `nbd`: servers under load, 4 KiB at random places, over Unix sockets.
+//!
+//! Every server is a process of its own, ours included; the load comes from this one. All of them
+//! run through the whole block with the same data, and get the load in slices in turn: a run is one
+//! slice each, and ratios are taken run by run. Nothing is pinned, as nobody pins a server and its
+//! clients apart; with as many connections as CPUs or more, the client takes its share of the CPUs
+//! from every server alike, which draws all ratios towards one.
+
+mod client;
+mod load;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsStr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::corpus::Corpus;
+use crate::error::{Error, Result};
+use crate::peers::{Missing, Peer, nbdkit};
+use crate::progress::Progress;
+use crate::report::{Aim, Block, Measured, Ratio};
+use crate::sample::Series;
+use crate::suite::{Options, SUBJECT};
+use crate::workload::Workload;
+use client::{Connection, Direction};
+use load::{Job, Worker};
+use server::Server;
+
+/// Requests in flight on each connection.
+const DEPTH: usize = client::DEPTH_MAX;
+/// Connections at once.
+const CONNECTIONS: [usize; 2] = [1, 4];
+/// Distinct pages of the generated buffers: 64 MiB.
+const FIO_PAGES: usize = 16_384;
+/// Slice for the warm-up of each case.
+const WARM_UP: Duration = Duration::from_millis(200);
+const IOPS: &str = "iops";
+
+/// Runs the suite: one block for each corpus, and one for fio's half-compressible buffers.
+pub(crate) fn run(options: &Options) -> Result<(Vec<Block>, Vec<Missing>)> {
+    let fio = Corpus::fio_half_compressible(FIO_PAGES);
+    let corpora: Vec<&Corpus> = options.corpora.iter().chain([&fio]).collect();
+    let mut progress = Progress::new(corpora.len() * CONNECTIONS.len() * 2);
+    let (peers, missing) = available_peers(options);
+    let mut blocks = Vec::new();
+    for corpus in corpora {
+        let workload = Workload::new(corpus, options.quick)?;
+        let mut block = Block {
+            title: format!(
+                "{}: {} MiB device, 4 KiB random, depth {DEPTH} a connection, not pinned",
+                corpus.name,
+                workload.bytes() >> 20
+            ),
+            ..Block::default()
+        };
+        for connections in CONNECTIONS {
+            let mut lines = Lines::start(options, &peers, &workload, connections)?;
+            for direction in [Direction::Write, Direction::Read] {
+                let name = format!("{}/{}", corpus.name, case_name(direction, connections));
+                let figures = lines.measure(direction, &name, options, &mut progress)?;
+                record(
+                    &name,
+                    direction,
+                    &figures,
+                    workload.bytes() as u64,
+                    &mut block,
+                );
+            }
+        }
+        blocks.push(block);
+    }
+    Ok((blocks, missing))
+}
+
+fn case_name(direction: Direction, connections: usize) -> String {
+    let verb = match direction {
+        Direction::Read => "random-read",
+        Direction::Write => "random-write",
+    };
+    format!("{verb}-{connections}x{DEPTH}")
+}
+
+fn available_peers(options: &Options) -> (Vec<Peer>, Vec<Missing>) {
+    match nbdkit::missing() {
+        None => (options.peers.clone(), Vec::new()),
+        Some(reason) => {
+            let missing = options.peers.iter().map(|peer| Missing {
+                peer: peer.name().to_owned(),
+                reason: reason.clone(),
+            });
+            (Vec::new(), missing.collect())
+        }
+    }
+}
+
+/// Servers with connections to them, all filled with the same data.
+struct Lines<'a> {
+    workload: &'a Workload,
+    /// Declared before the servers, so that connections close first.
+    workers: Vec<Vec<Worker>>,
+    servers: Vec<Server>,
+}
+
+impl<'a> Lines<'a> {
+    fn start(
+        options: &Options,
+        peers: &[Peer],
+        workload: &'a Workload,
+        connections: usize,
+    ) -> Result<Lines<'a>> {
+        let size_bytes = workload.bytes() as u64;
+        let ours = options
+            .algorithms
+            .iter()
+            .map(|name| start_uzram(name, size_bytes));
+        let theirs = peers.iter().map(|&peer| start_nbdkit(peer, size_bytes));
+        let servers = ours.chain(theirs).collect::<Result<Vec<_>>>()?;
+        let mut workers = Vec::new();
+        for server in &servers {
+            let mut group = Vec::new();
+            for part in 0..connections {
+                options.stop.check()?;
+                let connection = Connection::open(&server.socket(), &server.export)?;
+                let mut worker = Worker::new(connection, part, connections)?;
+                worker.fill(workload.input())?;
+                group.push(worker);
+            }
+            workers.push(group);
+        }
+        Ok(Lines {
+            workload,
+            workers,
+            servers,
+        })
+    }
+
+    /// For every server its operations a second, one figure a run.
+    fn measure(
+        &mut self,
+        direction: Direction,
+        what: &str,
+        options: &Options,
+        progress: &mut Progress,
+    ) -> Result<Vec<(String, Series)>> {
+        let schedule = options.schedule;
+        let slice = schedule.at_least / schedule.runs_min as u32;
+        let job = |duration| Job {
+            pages: self.workload.input(),
+            direction,
+            depth: DEPTH,
+            duration,
+        };
+        for group in &mut self.workers {
+            load::run_together(group, job(WARM_UP))?;
+        }
+        let mut series = vec![Series::default(); self.servers.len()];
+        let started = Instant::now();
+        for run in 0..schedule.runs_min {
+            for position in 0..self.servers.len() {
+                options.stop.check()?;
+                progress.at(what, schedule.part(run, started.elapsed()));
+                // Another server starts each run.
+                let at = (position + run) % self.servers.len();
+                series[at].push(load::run_together(&mut self.workers[at], job(slice))?);
+            }
+        }
+        progress.step();
+        let names = self.servers.iter().map(|server| server.variant.clone());
+        Ok(names.zip(series).collect())
+    }
+}
+
+fn start_uzram(algorithm: &str, size_bytes: u64) -> Result<Server> {
+    let program = std::env::current_exe().map_err(|error| Error::io("own executable", error))?;
+    let name = "bench";
+    Server::start(&variant(algorithm), name, |folder, socket| {
+        let mut command = Command::new(program);
+        command.args(["serve", "--name", name, "--algorithm", algorithm, "--size"]);
+        command
+            .arg(size_bytes.to_string())
+            .args([OsStr::new("--socket"), socket.as_os_str()]);
+        // Its state in a folder of its own: no other server's name is in the way.
+        command.env("XDG_RUNTIME_DIR", folder);
+        command
+    })
+}
+
+fn start_nbdkit(peer: Peer, size_bytes: u64) -> Result<Server> {
+    Server::start(peer.name(), "", |_, socket| {
+        nbdkit::command(peer, size_bytes, socket)
+    })
+}
+
+fn variant(algorithm: &str) -> String {
+    format!("{SUBJECT}-{algorithm}")
+}
+
+fn record(
+    name: &str,
+    direction: Direction,
+    figures: &[(String, Series)],
+    working_set_bytes: u64,
+    block: &mut Block,
+) {
+    for (variant, series) in figures {
+        block.results.extend(series.spread().map(|spread| Measured {
+            case: name.to_owned(),
+            variant: variant.clone(),
+            metric: IOPS,
+            unit: "IOPS",
+            spread,
+            working_set_bytes,
+            pinned: None,
+        }));
+    }
+    let is_ours = |variant: &str| variant.starts_with(SUBJECT);
+    for (peer, theirs) in figures.iter().filter(|(variant, _)| !is_ours(variant)) {
+        for (subject, ours) in figures.iter().filter(|(variant, _)| is_ours(variant)) {
+            let aim = aim(subject, peer, direction);
+            let sides = ((subject.as_str(), ours), (peer.as_str(), theirs));
+            block
+                .ratios
+                .extend(Ratio::of(name, IOPS, sides.0, sides.1, aim));
+        }
+    }
+}
+
+/// A codec is compared with what stores as much: lz4 with no compression, zstd with zstd.
+fn aim(subject: &str, peer: &str, direction: Direction) -> Option<Aim> {
+    let limit = match (subject, peer, direction) {
+        ("uzram-lz4", "nbdkit-memory", Direction::Write) => 0.65,
+        ("uzram-lz4", "nbdkit-memory", Direction::Read) => 0.8,
+        ("uzram-zstd", "nbdkit-zstd", Direction::Write) => 5.0,
+        ("uzram-zstd", "nbdkit-zstd", Direction::Read) => 1.6,
+        _ => return None,
+    };
+    Some(Aim::AtLeast(limit))
+}

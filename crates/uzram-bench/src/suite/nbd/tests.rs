@@ -1,0 +1,214 @@
+//! The client and the load against a server made for the test, that can misbehave.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::client::{Connection, Direction};
+use super::load::{Job, Worker, run_together};
+use super::*;
+use crate::corpus::PAGE_BYTES;
+
+const DEVICE_BYTES: usize = 64 * PAGE_BYTES;
+
+/// What the server does wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Flips a bit in the data of every read from the tenth on.
+    WrongData,
+    /// Drops every other write.
+    LosesWrites,
+    FailsReads,
+    RepliesTwice,
+    BadMagic,
+    RefusesGo,
+}
+
+/// Serves each connection with a device of its own; answers in reverse order where it can.
+fn serve(path: &Path, fault: Fault) {
+    let listener = UnixListener::bind(path).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || session(stream, fault));
+        }
+    });
+}
+
+fn session(mut stream: UnixStream, fault: Fault) -> Option<()> {
+    stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").ok()?;
+    let mut go = [0; 4 + 16 + 4];
+    stream.read_exact(&mut go).ok()?;
+    let name_length = u32::from_be_bytes(go[20..].try_into().unwrap()) as usize;
+    let mut rest = vec![0; name_length + 2];
+    stream.read_exact(&mut rest).ok()?;
+    let reply = |kind: u32, data: &[u8]| {
+        let mut bytes = 0x0003_e889_0455_65a9u64.to_be_bytes().to_vec();
+        bytes.extend(7u32.to_be_bytes());
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        bytes
+    };
+    if fault == Fault::RefusesGo {
+        stream
+            .write_all(&reply(0x8000_0006, b"no such export"))
+            .ok()?;
+        return None;
+    }
+    let mut info = vec![0, 0];
+    info.extend((DEVICE_BYTES as u64).to_be_bytes());
+    info.extend([0, 1]);
+    stream.write_all(&reply(3, &info)).ok()?;
+    stream.write_all(&reply(1, &[])).ok()?;
+    transmission(stream, fault)
+}
+
+fn transmission(mut stream: UnixStream, fault: Fault) -> Option<()> {
+    let mut device = vec![0u8; DEVICE_BYTES];
+    let mut count = 0;
+    let mut pending: Vec<Vec<u8>> = Vec::new();
+    loop {
+        let mut header = [0; 28];
+        stream.read_exact(&mut header).ok()?;
+        let command = header[7];
+        let offset = u64::from_be_bytes(header[16..24].try_into().unwrap()) as usize;
+        let length = u32::from_be_bytes(header[24..28].try_into().unwrap()) as usize;
+        count += 1;
+        let mut reply = 0x6744_6698u32.to_be_bytes().to_vec();
+        reply.extend(0u32.to_be_bytes());
+        reply.extend(&header[8..16]);
+        match command {
+            0 => {
+                reply.extend(&device[offset..offset + length]);
+                match fault {
+                    Fault::WrongData if count >= 10 => *reply.last_mut().unwrap() ^= 1,
+                    Fault::FailsReads => reply[7] = 5,
+                    Fault::BadMagic => reply[0] = 0,
+                    _ => {}
+                }
+            }
+            1 => {
+                let mut data = vec![0; length];
+                stream.read_exact(&mut data).ok()?;
+                if fault != Fault::LosesWrites || count % 2 == 0 {
+                    device[offset..offset + length].copy_from_slice(&data);
+                }
+            }
+            _ => return None,
+        }
+        let copies = if fault == Fault::RepliesTwice { 2 } else { 1 };
+        pending.extend(std::iter::repeat_n(reply, copies));
+        // Answers wait for a second request where the client has room for one in flight.
+        if pending.len() >= 2 || length > PAGE_BYTES || command == 1 {
+            for reply in pending.drain(..).rev() {
+                stream.write_all(&reply).ok()?;
+            }
+        }
+    }
+}
+
+fn pages() -> Vec<u8> {
+    Corpus::fio_half_compressible(40).pages().to_vec()
+}
+
+/// Fills, then reads (or writes and reads) at a depth of which the server answers two at a time.
+fn load(fault: Fault, connections: usize) -> Result<f64> {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("nbd");
+    serve(&socket, fault);
+    let pages = pages();
+    let mut workers = Vec::new();
+    for part in 0..connections {
+        let connection = Connection::open(&socket, "some-export")?;
+        assert_eq!(connection.size_bytes(), DEVICE_BYTES as u64);
+        let mut worker = Worker::new(connection, part, connections)?;
+        worker.fill(&pages)?;
+        workers.push(worker);
+    }
+    let mut rate = 0.0;
+    for direction in [Direction::Write, Direction::Read] {
+        let duration = Duration::from_millis(30);
+        let job = Job {
+            pages: &pages,
+            direction,
+            depth: 2,
+            duration,
+        };
+        rate = run_together(&mut workers, job)?;
+    }
+    Ok(rate)
+}
+
+#[test]
+fn a_correct_server_passes_in_any_order_of_replies_and_on_several_connections() {
+    for connections in [1, 3] {
+        assert!(load(Fault::None, connections).unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn every_fault_of_a_server_is_found_and_named() {
+    let faults = [
+        (Fault::WrongData, "NBD server: wrong data at offset"),
+        (Fault::LosesWrites, "NBD server: wrong data at offset"),
+        (Fault::FailsReads, "NBD server: a request failed, error 5"),
+        (Fault::RepliesTwice, "NBD server: "),
+        (Fault::BadMagic, "NBD server: bad reply magic 0x00446698"),
+        (Fault::RefusesGo, "NBD server at "),
+    ];
+    for (fault, expected) in faults {
+        let text = load(fault, 1).unwrap_err().to_string();
+        assert!(text.starts_with(expected), "{text}");
+    }
+}
+
+#[test]
+fn a_server_that_is_gone_is_named() {
+    let error = Connection::open(Path::new("/nonexistent/nbd"), "")
+        .err()
+        .unwrap();
+    assert!(
+        error
+            .to_string()
+            .starts_with("NBD server at /nonexistent/nbd: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn ratios_pair_each_codec_with_each_peer_and_aim_where_they_store_alike() {
+    let series = |value| Series::from(vec![value]);
+    let figures = vec![
+        ("uzram-lz4".to_owned(), series(70.0)),
+        ("uzram-zstd".to_owned(), series(50.0)),
+        ("nbdkit-memory".to_owned(), series(100.0)),
+        ("nbdkit-zstd".to_owned(), series(10.0)),
+    ];
+    let mut block = Block::default();
+    record(
+        "c/random-write-1x16",
+        Direction::Write,
+        &figures,
+        1,
+        &mut block,
+    );
+    assert_eq!(block.results.len(), 4);
+    assert_eq!(block.ratios.len(), 4);
+    let aims: Vec<_> = block
+        .ratios
+        .iter()
+        .filter(|ratio| ratio.aim.is_some())
+        .collect();
+    assert_eq!(aims.len(), 2);
+    assert_eq!(
+        (aims[0].spread.median, aims[0].aim),
+        (0.7, Some(Aim::AtLeast(0.65)))
+    );
+    assert_eq!(
+        (aims[1].spread.median, aims[1].aim),
+        (5.0, Some(Aim::AtLeast(5.0)))
+    );
+}
