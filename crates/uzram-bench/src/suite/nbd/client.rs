@@ -1,8 +1,9 @@
 //! An NBD client for load: one connection, many requests in flight, every byte read checked.
 //!
 //! It speaks what the protocol calls fixed newstyle, asks with GO, and takes simple replies in any
-//! order. Requests leave in one write and replies are taken as many at a time as have come, so
-//! that the client costs little of what is measured; that holds for every server alike.
+//! order. A request leaves by itself, in one system call, as the kernel's client, libnbd and qemu
+//! send: gathering many into one call would let a server that takes many at once look better than
+//! its users find it. Replies are taken as many at a time as have come.
 //! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>
 
 use std::io::{self, Read, Write};

@@ -108,8 +108,7 @@ impl Worker {
         let mut operations = 0;
         loop {
             if Instant::now() < deadline {
-                self.issue(job);
-                self.connection.send()?;
+                self.issue(job)?;
             } else if self.busy.is_empty() {
                 return Ok(Done {
                     operations,
@@ -121,8 +120,8 @@ impl Worker {
         }
     }
 
-    /// Puts requests on their way until `depth` are in flight.
-    fn issue(&mut self, job: Job<'_>) {
+    /// Sends requests, each by itself, until `depth` are in flight.
+    fn issue(&mut self, job: Job<'_>) -> Result<()> {
         let pages_count = job.pages.len() / PAGE_BYTES;
         for index in 0..job.depth.min(DEPTH_MAX) {
             if self.slots[index].in_flight {
@@ -149,7 +148,9 @@ impl Worker {
                         .write(cookie, offset, page_at(job.pages, page));
                 }
             }
+            self.connection.send()?;
         }
+        Ok(())
     }
 
     /// A random place without a request in flight.
