@@ -89,11 +89,10 @@ impl Attribute {
 }
 
 const fn shown(
-    group: Group,
-    measure: Measure,
+    (group, measure): (Group, Measure),
     name: &'static str,
-    get: Get,
     about: &'static str,
+    get: Get,
 ) -> Attribute {
     Attribute {
         name,
@@ -105,228 +104,90 @@ const fn shown(
     }
 }
 
-macro_rules! counter {
-    ($group:ident, $measure:ident, $name:literal, $field:ident, $about:literal) => {
-        shown(
-            Group::$group,
-            Measure::$measure,
-            $name,
-            |s| s.stats.$field.into(),
-            $about,
-        )
-    };
-}
-
 /// The table.
-pub static TABLE: &[Attribute] = &[
-    shown(
-        Group::Device,
-        Measure::Text,
-        "name",
-        |s| s.device.name().into(),
-        "the device's name",
-    ),
-    shown(
-        Group::Device,
-        Measure::Count,
-        "pid",
-        |_| std::process::id().into(),
-        "process id of its server",
-    ),
-    shown(
-        Group::Device,
-        Measure::Bytes,
-        "disksize",
-        |s| s.device.store().size_bytes().into(),
-        "size of the device",
-    ),
-    shown(
-        Group::Device,
-        Measure::Count,
-        "initstate",
-        |_| 1.into(),
-        "1: ready for use",
-    ),
-    Attribute {
-        name: "reset",
-        group: Group::Device,
-        measure: Measure::Count,
-        about: "1 empties the device and zeroes its counters; refused while clients are connected",
-        get: None,
-        set: Some(set_reset),
-    },
-    shown(
-        Group::Device,
-        Measure::Text,
-        "comp_algorithm",
-        |s| s.device.store().algorithm().into(),
-        "codec",
-    ),
-    shown(
-        Group::Device,
-        Measure::Text,
-        "pool",
-        |s| s.device.store().pool().into(),
-        "allocator of compressed pages",
-    ),
-    shown(
-        Group::Device,
-        Measure::Bytes,
-        "unit",
-        |s| s.device.store().unit().bytes().into(),
-        "what is compressed at once",
-    ),
-    shown(
-        Group::Device,
-        Measure::Text,
-        "endpoint",
-        |s| s.device.uri().into(),
-        "where clients connect",
-    ),
-    shown(
-        Group::Device,
-        Measure::Count,
-        "connections",
-        |s| s.device.connections().into(),
-        "clients connected",
-    ),
-    counter!(
-        MmStat,
-        Bytes,
-        "orig_data_size",
-        orig_data_size_bytes,
-        "data stored, uncompressed"
-    ),
-    counter!(
-        MmStat,
-        Bytes,
-        "compr_data_size",
-        compr_data_size_bytes,
-        "the same, compressed"
-    ),
-    counter!(
-        MmStat,
-        Bytes,
-        "mem_used_total",
-        mem_used_total_bytes,
-        "memory that holds it, with the allocator's overhead"
-    ),
-    counter!(
-        MmStat,
-        Bytes,
-        "mem_limit",
-        mem_limit_bytes,
-        "most that mem_used_total may be; 0: no limit"
-    )
-    .writable(set_mem_limit),
-    counter!(
-        MmStat,
-        Bytes,
-        "mem_used_max",
-        mem_used_max_bytes,
-        "most that mem_used_total was"
-    )
-    .writable(set_mem_used_max),
-    counter!(
-        MmStat,
-        Count,
-        "same_pages",
-        same_pages,
-        "pages filled with one word, which take no memory"
-    ),
-    counter!(
-        MmStat,
-        Count,
-        "pages_compacted",
-        pages_compacted,
-        "pages freed by compaction"
-    ),
-    counter!(
-        MmStat,
-        Count,
-        "huge_pages",
-        huge_pages,
-        "incompressible pages stored now"
-    ),
-    counter!(
-        MmStat,
-        Count,
-        "huge_pages_since",
-        huge_pages_since,
-        "incompressible pages stored ever"
-    ),
-    counter!(
-        IoStat,
-        Count,
-        "failed_reads",
-        failed_reads,
-        "reads that failed"
-    ),
-    counter!(
-        IoStat,
-        Count,
-        "failed_writes",
-        failed_writes,
-        "writes that failed, as at the memory limit"
-    ),
-    counter!(
-        IoStat,
-        Count,
-        "invalid_io",
-        invalid_io,
-        "requests outside the device"
-    ),
-    counter!(IoStat, Count, "notify_free", notify_free, "pages trimmed"),
-    shown(
-        Group::Uzram,
-        Measure::Ratio,
-        "compr_ratio",
-        compr_ratio,
-        "data without same-filled pages / compr_data_size",
-    ),
-    shown(
-        Group::Uzram,
-        Measure::Ratio,
-        "mem_ratio",
-        mem_ratio,
-        "orig_data_size / mem_used_total",
-    ),
-    counter!(
-        Uzram,
-        Count,
-        "slow_path_writes",
-        slow_path_writes,
-        "writes that compressed twice, as memory had to be made"
-    ),
-    counter!(
-        Uzram,
-        Bytes,
-        "mem_spare",
-        mem_spare_bytes,
-        "memory held ready, not in mem_used_total"
-    ),
-    counter!(
-        Uzram,
-        Bytes,
-        "mem_resident",
-        mem_resident_bytes,
-        "memory of the pool that the system has given"
-    ),
-    counter!(
-        Uzram,
-        Bytes,
-        "table",
-        table_bytes,
-        "address space of the slot table, 8 bytes a page"
-    ),
-    counter!(
-        Uzram,
-        Bytes,
-        "side_tables",
-        side_tables_bytes,
-        "bookkeeping of the pool, and checksums"
-    ),
-];
+#[rustfmt::skip]
+pub static TABLE: &[Attribute] = {
+    const TEXT: (Group, Measure) = (Group::Device, Measure::Text);
+    const COUNT: (Group, Measure) = (Group::Device, Measure::Count);
+    const BYTES: (Group, Measure) = (Group::Device, Measure::Bytes);
+    const MM_BYTES: (Group, Measure) = (Group::MmStat, Measure::Bytes);
+    const MM_COUNT: (Group, Measure) = (Group::MmStat, Measure::Count);
+    const IO_COUNT: (Group, Measure) = (Group::IoStat, Measure::Count);
+    const OUR_BYTES: (Group, Measure) = (Group::Uzram, Measure::Bytes);
+    const OUR_COUNT: (Group, Measure) = (Group::Uzram, Measure::Count);
+    const OUR_RATIO: (Group, Measure) = (Group::Uzram, Measure::Ratio);
+    &[
+        shown(TEXT, "name", "the device's name",
+            |s| s.device.name().into()),
+        shown(COUNT, "pid", "process id of its server",
+            |_| std::process::id().into()),
+        shown(BYTES, "disksize", "size of the device",
+            |s| s.device.store().size_bytes().into()),
+        shown(COUNT, "initstate", "1: ready for use",
+            |_| 1.into()),
+        Attribute {
+            name: "reset",
+            group: Group::Device,
+            measure: Measure::Count,
+            about: "1 empties the device and zeroes its counters, while no client is connected",
+            get: None,
+            set: Some(set_reset),
+        },
+        shown(TEXT, "comp_algorithm", "codec",
+            |s| s.device.store().algorithm().into()),
+        shown(TEXT, "pool", "allocator of compressed pages",
+            |s| s.device.store().pool().into()),
+        shown(BYTES, "unit", "what is compressed at once",
+            |s| s.device.store().unit().bytes().into()),
+        shown(TEXT, "endpoint", "where clients connect",
+            |s| s.device.uri().into()),
+        shown(COUNT, "connections", "clients connected",
+            |s| s.device.connections().into()),
+
+        shown(MM_BYTES, "orig_data_size", "data stored, uncompressed",
+            |s| s.stats.orig_data_size_bytes.into()),
+        shown(MM_BYTES, "compr_data_size", "the same, compressed",
+            |s| s.stats.compr_data_size_bytes.into()),
+        shown(MM_BYTES, "mem_used_total", "memory that holds it, with the allocator's overhead",
+            |s| s.stats.mem_used_total_bytes.into()),
+        shown(MM_BYTES, "mem_limit", "most that mem_used_total may be; 0: no limit",
+            |s| s.stats.mem_limit_bytes.into()).writable(set_mem_limit),
+        shown(MM_BYTES, "mem_used_max", "most that mem_used_total was",
+            |s| s.stats.mem_used_max_bytes.into()).writable(set_mem_used_max),
+        shown(MM_COUNT, "same_pages", "pages filled with one word, which take no memory",
+            |s| s.stats.same_pages.into()),
+        shown(MM_COUNT, "pages_compacted", "pages freed by compaction",
+            |s| s.stats.pages_compacted.into()),
+        shown(MM_COUNT, "huge_pages", "incompressible pages stored now",
+            |s| s.stats.huge_pages.into()),
+        shown(MM_COUNT, "huge_pages_since", "incompressible pages stored ever",
+            |s| s.stats.huge_pages_since.into()),
+
+        shown(IO_COUNT, "failed_reads", "reads that failed",
+            |s| s.stats.failed_reads.into()),
+        shown(IO_COUNT, "failed_writes", "writes that failed, as at the memory limit",
+            |s| s.stats.failed_writes.into()),
+        shown(IO_COUNT, "invalid_io", "requests outside the device",
+            |s| s.stats.invalid_io.into()),
+        shown(IO_COUNT, "notify_free", "pages trimmed",
+            |s| s.stats.notify_free.into()),
+
+        shown(OUR_RATIO, "compr_ratio", "data without same-filled pages / compr_data_size",
+            compr_ratio),
+        shown(OUR_RATIO, "mem_ratio", "orig_data_size / mem_used_total",
+            mem_ratio),
+        shown(OUR_COUNT, "slow_path_writes", "writes that compressed twice, as memory had to be made",
+            |s| s.stats.slow_path_writes.into()),
+        shown(OUR_BYTES, "mem_spare", "memory held ready, not in mem_used_total",
+            |s| s.stats.mem_spare_bytes.into()),
+        shown(OUR_BYTES, "mem_resident", "memory of the pool that the system has given",
+            |s| s.stats.mem_resident_bytes.into()),
+        shown(OUR_BYTES, "table", "address space of the slot table, 8 bytes a page",
+            |s| s.stats.table_bytes.into()),
+        shown(OUR_BYTES, "side_tables", "bookkeeping of the pool, and checksums",
+            |s| s.stats.side_tables_bytes.into()),
+    ]
+};
 
 /// The attribute of this name.
 #[must_use]

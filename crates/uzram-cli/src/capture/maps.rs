@@ -24,11 +24,10 @@ fn mapping(line: &str) -> Option<Segment> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
     let permissions = fields.next()?.as_bytes();
-    let (_offset, _device) = (fields.next()?, fields.next()?);
-    let inode = fields.next()?;
+    let (_offset, _device, _inode) = (fields.next()?, fields.next()?, fields.next()?);
     let path = fields.next().unwrap_or("").trim_start();
     let is_private = permissions.first() == Some(&b'r') && permissions.get(3) == Some(&b'p');
-    if !is_private || inode != "0" || !is_memory_of_its_own(path) {
+    if !is_private || !is_memory_of_its_own(path) {
         return None;
     }
     let start = u64::from_str_radix(start, 16).ok()?;

@@ -1,5 +1,8 @@
 //! The real binary, driven as a user would. Each test has a state directory of its own.
 
+// Clippy lets functions marked as tests unwrap, and not what they share.
+#![allow(clippy::unwrap_used)]
+
 mod bad_input;
 mod capture;
 mod control_socket;

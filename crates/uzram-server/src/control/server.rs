@@ -273,6 +273,7 @@ mod tests {
         let (_temp, path, _control) = started(echo());
         let deep = "[".repeat(REQUEST_BYTES_MAX - 1);
         let long = "x".repeat(REQUEST_BYTES_MAX);
+        let longer = "x".repeat(3 * REQUEST_BYTES_MAX);
         let huge = "x".repeat(100 * REQUEST_BYTES_MAX);
         for (bytes, said) in [
             (&b"\n"[..], "malformed"),
@@ -286,6 +287,7 @@ mod tests {
             (b"{\"op\":\"st", "malformed"),
             (deep.as_bytes(), "malformed"),
             (long.as_bytes(), "over 4096 bytes"),
+            (longer.as_bytes(), "over 4096 bytes"),
             (huge.as_bytes(), "over 4096 bytes"),
         ] {
             let reply = answer(&path, bytes);
