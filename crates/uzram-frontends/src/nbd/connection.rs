@@ -365,7 +365,6 @@ impl Worker {
     fn receive(&mut self, input: &mut Input, bytes: usize) -> bool {
         let connection = Arc::clone(&self.connection);
         let started = Instant::now();
-        let mut timeout = Some(IDLE_AFTER);
         loop {
             let Some(room) = input.room(bytes, BUFFER_BYTES) else {
                 return false;
@@ -378,11 +377,11 @@ impl Worker {
                 Received::End => return false,
                 Received::Nothing if started.elapsed() < POLL_BEFORE_SLEEP => thread::yield_now(),
                 Received::Nothing => {
-                    if !connection.socket.wait(timeout) {
-                        timeout = None;
+                    if !connection.socket.wait(Some(IDLE_AFTER)) {
                         input.shrink(0);
                         self.spare.shrink(0);
                         self.output.shrink(0);
+                        connection.socket.wait(None);
                     }
                 }
             }

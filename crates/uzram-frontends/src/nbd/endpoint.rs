@@ -173,19 +173,24 @@ fn bind_unix(path: &Path) -> Result<Listener> {
     rustix::net::listen(&socket, BACKLOG).map_err(|error| fail("cannot listen", error.into()))?;
     Ok(Listener {
         socket,
-        endpoint: Endpoint::Unix(path.into()),
+        endpoint: Endpoint::Unix(node.path.clone()),
         _node: Some(node),
     })
 }
 
 /// Keeps two servers from taking the same stale path at once: one would unlink the other's new
 /// socket. The lock is on the directory, so that it leaves no file behind.
-fn lock_directory(path: &Path) -> Result<File> {
+fn lock_directory(path: &Path) -> Result<Option<File>> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let file = File::open(directory).map_err(|error| {
+    let file = match File::open(directory) {
+        // A directory that may be written and not read: the race stays open there.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        opened => opened,
+    };
+    let file = file.map_err(|error| {
         let remedy = if error.kind() == io::ErrorKind::NotFound {
             "its directory does not exist; create it"
         } else {
@@ -204,7 +209,7 @@ fn lock_directory(path: &Path) -> Result<File> {
     {
         std::thread::sleep(DIRECTORY_LOCK_RETRY);
     }
-    Ok(file)
+    Ok(Some(file))
 }
 
 fn remove_stale(path: &Path) -> Result<()> {

@@ -246,8 +246,15 @@ fn read(request: &Request, device: &dyn BlockDevice, output: &mut Output) {
     }
 }
 
-/// Resizes a buffer, the new bytes being zero; `None` if there is no memory.
+/// A fresh buffer up to this size is made in one piece, zeroed by the system as it is touched.
+const FRESH_BYTES_MAX: usize = 128 << 10;
+
+/// Makes a buffer longer, the new bytes being zero; `None` if there is no memory.
 fn grow(buffer: &mut Vec<u8>, length: usize) -> Option<()> {
+    if buffer.is_empty() && length <= FRESH_BYTES_MAX {
+        *buffer = vec![0; length];
+        return Some(());
+    }
     if buffer.capacity() < length {
         buffer.try_reserve_exact(length - buffer.len()).ok()?;
     }

@@ -1,0 +1,165 @@
+//! What any device must look like through any transport: random unaligned requests over two
+//! connections against a model of bytes.
+
+use std::sync::Arc;
+
+use uzram::{BlockDevice, Store, Unit, Zram};
+use uzram_frontends::nbd::{Endpoint, Exports, Limits, Server};
+
+use crate::client::{
+    self, CACHE, Client, FAST_ZERO, FLUSH, FUA, NO_HOLE, READ, TRIM, WRITE, WRITE_ZEROES,
+};
+use crate::device::Bytes;
+use crate::{Served, export};
+
+const SIZE: u64 = 768 << 10;
+/// Requests in flight on each connection.
+const DEPTH: usize = 12;
+const ROUNDS: usize = 150;
+
+#[test]
+fn bytes_over_a_unix_socket() {
+    let served = Served::new(Bytes::new(SIZE as usize));
+    conform(4096, || served.connect());
+}
+
+#[test]
+fn bytes_over_tcp() {
+    let exports = Arc::new(Exports::new());
+    exports
+        .add(export("disk", Bytes::new(SIZE as usize)))
+        .unwrap();
+    let endpoint = Endpoint::Tcp(([127, 0, 0, 1], 0).into());
+    let server = Server::bind(&endpoint, exports, Limits::default()).unwrap();
+    let Endpoint::Tcp(address) = *server.endpoint() else {
+        panic!("not TCP")
+    };
+    assert_ne!(address.port(), 0);
+    let _handle = server.spawn().unwrap();
+    conform(4096, || Client::go(client::tcp(address), "disk"));
+}
+
+#[test]
+fn compressed_memory_over_a_unix_socket() {
+    for (algorithm, unit) in [("lz4", 4096), ("zstd", 16384)] {
+        let builder = Store::builder().size(SIZE).algorithm(algorithm);
+        let store = builder.unit(Unit::new(unit).unwrap()).build().unwrap();
+        let device: Arc<dyn BlockDevice> = Arc::new(Zram::new(store));
+        let served = Served::new(device);
+        conform(unit, || served.connect());
+    }
+}
+
+/// A small generator, so that a failure is repeated by its seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// What a reply must bring.
+struct Expected {
+    cookie: u64,
+    data: Option<Vec<u8>>,
+}
+
+/// Two connections own interleaved stripes, so that what each reads is decided by its own requests
+/// although all pages are shared. Requests of one batch do not overlap: their order is free.
+fn conform(unit_bytes: u64, connect: impl Fn() -> Client) {
+    let mut clients = [connect(), connect()];
+    let mut model = vec![0u8; SIZE as usize];
+    let mut random = Random(0x5eed_0001);
+    for round in 0..ROUNDS {
+        let mut expected = [Vec::new(), Vec::new()];
+        let batch = DEPTH * clients.len();
+        let share = SIZE / batch as u64;
+        for slot in 0..batch {
+            let who = slot % clients.len();
+            let start = slot as u64 * share + random.below(share / 4);
+            let room = (slot as u64 + 1) * share - start;
+            let longest = if random.below(4) == 0 {
+                room
+            } else {
+                room.min(6000)
+            };
+            let length = random.below(longest + 1);
+            let entry = one_request(
+                &mut clients[who],
+                &mut model,
+                &mut random,
+                (start, length),
+                unit_bytes,
+            );
+            expected[who].push(entry);
+        }
+        for (client, mut expected) in clients.iter_mut().zip(expected) {
+            while !expected.is_empty() {
+                let (cookie, error) = client.reply();
+                assert_eq!(error, 0, "round {round}");
+                let at = expected.iter().position(|entry| entry.cookie == cookie);
+                let entry = expected.swap_remove(at.expect("a cookie that is in flight"));
+                if let Some(data) = entry.data {
+                    assert!(
+                        client.data(data.len()) == data,
+                        "round {round}, cookie {cookie:#x}"
+                    );
+                }
+            }
+        }
+    }
+    for client in &mut clients {
+        assert_eq!(client.call(0, FLUSH, 0, 0), 0);
+        assert!(
+            client.read(0, SIZE as usize).unwrap() == model,
+            "the whole device at the end"
+        );
+    }
+}
+
+fn one_request(
+    client: &mut Client,
+    model: &mut [u8],
+    random: &mut Random,
+    (offset, length): (u64, u64),
+    unit_bytes: u64,
+) -> Expected {
+    let range = offset as usize..(offset + length) as usize;
+    let fua = if random.below(8) == 0 { FUA } else { 0 };
+    let wire_length = length as u32;
+    let mut data = None;
+    let cookie = match random.below(10) {
+        0..=3 => {
+            data = Some(model[range].to_vec());
+            client.send(fua, READ, offset, wire_length, &[])
+        }
+        4..=6 => {
+            let seed = random.below(256) as u8;
+            let sparse = random.below(3) == 0;
+            for (at, byte) in model[range.clone()].iter_mut().enumerate() {
+                *byte = if sparse { seed } else { (at / 7) as u8 ^ seed };
+            }
+            client.send(fua, WRITE, offset, wire_length, &model[range])
+        }
+        7 => {
+            model[range].fill(0);
+            let flags = [0, NO_HOLE, FAST_ZERO, NO_HOLE | FAST_ZERO][random.below(4) as usize];
+            client.send(fua | flags, WRITE_ZEROES, offset, wire_length, &[])
+        }
+        8 => {
+            // Whole units become zero, partial ones stay.
+            let start = offset.next_multiple_of(unit_bytes);
+            let end = (offset + length) / unit_bytes * unit_bytes;
+            if start < end {
+                model[start as usize..end as usize].fill(0);
+            }
+            client.send(fua, TRIM, offset, wire_length, &[])
+        }
+        _ => client.send(fua, CACHE, offset, wire_length, &[]),
+    };
+    Expected { cookie, data }
+}
