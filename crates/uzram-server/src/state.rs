@@ -16,6 +16,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -340,7 +341,7 @@ impl StateDir {
 
     fn remove_sockets(&self, name: &str) {
         for path in [self.control_socket(name), self.nbd_socket(name)] {
-            if fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket()) {
+            if is_leftover(&path) {
                 let _ = fs::remove_file(&path);
             }
         }
@@ -398,6 +399,14 @@ impl Drop for Claim {
         // The lock goes with the file, after the files: nobody can hold the name in between.
         self.dir.remove_files(&self.name);
     }
+}
+
+/// Whether `path` is a socket that nobody listens on. Somebody may: `--socket` takes any path.
+fn is_leftover(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    is_socket
+        && UnixStream::connect(path)
+            .is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 /// Creates `path` unless it is there. Its parent must exist.
@@ -557,8 +566,11 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_sweeps_sockets_but_never_a_file() {
+    fn a_claim_sweeps_sockets_but_never_a_file_nor_a_living_one() {
         let (_temp, dir) = state();
+        let _living = UnixListener::bind(dir.nbd_socket("other")).unwrap();
+        drop(dir.claim("other").unwrap());
+        assert!(dir.nbd_socket("other").exists());
         drop(UnixListener::bind(dir.control_socket("disk")).unwrap());
         fs::write(dir.nbd_socket("disk"), "not a socket").unwrap();
         let _claim = dir.claim("disk").unwrap();

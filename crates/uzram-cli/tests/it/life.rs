@@ -260,6 +260,10 @@ fn a_server_that_hangs_is_named_and_does_not_hide_the_others() {
     std::fs::write(&lock, format!("{{\"pid\":4,\"control\":{control:?}}}")).unwrap();
     let held = std::fs::File::open(&lock).unwrap();
     held.lock().unwrap();
+    // And one that is stopped: it takes requests and answers none.
+    let stopped = home.serve(&["--size", "1M", "--name", "stopped"]);
+    stopped.signal("STOP");
+    let began = Instant::now();
     let list = home.run(&["list"]);
     assert_eq!(list.status, 0);
     assert!(list.stdout.contains("alive"), "{list:?}");

@@ -10,8 +10,10 @@ use uzram::{Error, ErrorKind, Result};
 use super::{REPLY_BYTES_MAX, Reply, Request};
 use crate::state::check_socket_path;
 
-/// A server answers within this time, emptying a large device included.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A server that is well shows its counters within this time.
+const SHOW_TIMEOUT: Duration = Duration::from_secs(3);
+/// And empties a large device within this.
+const SET_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Asks the server whose control socket is at `path`. A refusal is an `Ok` with `ok` false.
 ///
@@ -22,13 +24,13 @@ pub fn ask(path: &Path, request: &Request) -> Result<Reply> {
     let failed = |e: std::io::Error| {
         Error::new(ErrorKind::Io, format!("control socket {}", path.display())).with_source(e)
     };
+    let timeout = match request {
+        Request::List {} | Request::Stat { .. } => SHOW_TIMEOUT,
+        Request::Set { .. } => SET_TIMEOUT,
+    };
     let stream = UnixStream::connect(path).map_err(failed)?;
-    stream
-        .set_read_timeout(Some(ANSWER_TIMEOUT))
-        .map_err(failed)?;
-    stream
-        .set_write_timeout(Some(ANSWER_TIMEOUT))
-        .map_err(failed)?;
+    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
+    stream.set_write_timeout(Some(timeout)).map_err(failed)?;
     let mut line = serde_json::to_vec(request).map_err(|e| failed(e.into()))?;
     line.push(b'\n');
     // A server that refuses without reading (too many requests) has closed; its reply is there.
@@ -36,6 +38,9 @@ pub fn ask(path: &Path, request: &Request) -> Result<Reply> {
     let mut reply = Vec::new();
     BufReader::new((&stream).take(REPLY_BYTES_MAX as u64))
         .read_until(b'\n', &mut reply)
-        .map_err(failed)?;
+        .map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => failed(std::io::ErrorKind::TimedOut.into()),
+            _ => failed(e),
+        })?;
     serde_json::from_slice(&reply).map_err(|e| failed(e.into()))
 }
