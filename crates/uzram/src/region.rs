@@ -185,6 +185,17 @@ impl Region {
         }
     }
 
+    /// Breaks up the huge page that `range` is a part of: otherwise releasing the part would unmap it
+    /// and free nothing, for the system keeps a huge page whole until it is short of memory.
+    ///
+    /// Where the system refuses (locked memory, or before Linux 5.4) the memory goes back late.
+    pub(crate) fn split_huge_page(&self, range: Range<usize>) {
+        let (at, length) = self.span(&range);
+        // SAFETY: `span` checked the range; the advice changes no content. Of all advices that this
+        // one's part-of-a-huge-page case splits is what it is chosen for; cold is what the part is.
+        let _ = unsafe { rustix::mm::madvise(at, length, Advice::LinuxCold) };
+    }
+
     /// The whole region as words.
     pub(crate) fn words(&self) -> &[MappedU64] {
         // SAFETY: the memory is mapped for as long as `self`, aligned to 2 MiB, a multiple of

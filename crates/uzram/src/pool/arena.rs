@@ -239,10 +239,19 @@ impl Arena {
         }
     }
 
-    /// Moves the spare one span towards its size; true if more is to do.
+    /// Moves the spare one span towards its size, up or down; true if more is to do.
     pub(crate) fn maintain(&self) -> bool {
         let mut state = self.state.lock();
         let wanted = state.spare_spans(self.span_units);
+        if state.free_spans > wanted {
+            let more = state.free_spans > wanted + 1;
+            let free = |span: &Span| span.mode == Mode::Huge && span.used.is_empty();
+            // The highest, so that what is left gathers at the arena's start.
+            if let Some(index) = state.spans.iter().rposition(free) {
+                self.release_span(state, index);
+            }
+            return more;
+        }
         if state.used_units == 0 || state.free_spans >= wanted || !self.may_claim_huge(&state) {
             return false;
         }
@@ -487,8 +496,9 @@ impl Arena {
 
     fn shed(&self, first: usize, runs: Bits) {
         for (start, length) in runs.runs() {
-            self.region
-                .release(self.bytes_of(first + start..first + start + length));
+            let bytes = self.bytes_of(first + start..first + start + length);
+            self.region.split_huge_page(bytes.clone());
+            self.region.release(bytes);
         }
         let index = first / self.span_units;
         let mut state = self.state.lock();
