@@ -1,0 +1,251 @@
+//! Memory in use is what the statistics say, and it goes back: measured by the system, not by us.
+//!
+//! Each scenario runs in a process of its own, inside a memory cgroup where this user may make one,
+//! and is judged by the cgroup's usage; else by the resident set, with a line that says so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use uzram::{PageIndex, Store, StoreBuilder, Unit};
+
+use crate::pages::{compressible, noise};
+
+const SCENARIO: &str = "UZRAM_TEST_SCENARIO";
+const CGROUP: &str = "UZRAM_TEST_CGROUP";
+
+/// What the system may count late or beside the pages: per-CPU batches, page tables, contexts.
+fn slack_bytes() -> u64 {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    (1 << 20) + cpus * (256 << 10)
+}
+
+#[test]
+fn huge_spans_come_and_go_with_their_pages() {
+    measure("huge");
+}
+
+#[test]
+fn small_spans_come_and_go_with_their_pages() {
+    measure("small");
+}
+
+#[test]
+fn room_made_under_the_limit_is_room_for_the_system_too() {
+    measure("scattered");
+}
+
+#[test]
+fn the_spare_shrinks_with_the_use() {
+    measure("spare");
+}
+
+/// The other process: does nothing unless it was started to.
+#[test]
+fn child() {
+    let Ok(scenario) = std::env::var(SCENARIO) else {
+        return;
+    };
+    if let Ok(cgroup) = std::env::var(CGROUP) {
+        std::fs::write(
+            Path::new(&cgroup).join("cgroup.procs"),
+            std::process::id().to_string(),
+        )
+        .unwrap();
+    }
+    match scenario.as_str() {
+        "huge" => comes_and_goes(|| Store::builder().size(256 << 20)),
+        "small" => comes_and_goes(|| Store::builder().size(256 << 20).mem_limit(60 << 20)),
+        "scattered" => scattered(),
+        "spare" => spare(),
+        other => panic!("scenario {other}"),
+    }
+}
+
+fn measure(scenario: &str) {
+    let cgroup = Cgroup::make(scenario);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "memory::child", "--nocapture"])
+        .env(SCENARIO, scenario);
+    match &cgroup {
+        Some(cgroup) => drop(command.env(CGROUP, &cgroup.path)),
+        None => println!("no memory cgroup: the resident set is measured instead"),
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    text.lines()
+        .filter(|line| line.contains(" KiB"))
+        .for_each(|line| println!("{line}"));
+}
+
+/// A memory cgroup of version 1 or 2, removed when dropped.
+struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    fn make(name: &str) -> Option<Cgroup> {
+        let name = format!("uzram-test-{}-{name}", std::process::id());
+        let places = [
+            ("/sys/fs/cgroup/memory", "memory.usage_in_bytes"),
+            ("/sys/fs/cgroup", "memory.current"),
+        ];
+        places.iter().find_map(|(root, file)| {
+            let cgroup = Cgroup {
+                path: Path::new(root).join(&name),
+            };
+            std::fs::create_dir(&cgroup.path).ok()?;
+            cgroup.path.join(file).exists().then_some(cgroup)
+        })
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+/// Bytes that the system counts for this process now.
+fn usage() -> u64 {
+    if let Ok(cgroup) = std::env::var(CGROUP) {
+        let read = |file: &str| std::fs::read_to_string(Path::new(&cgroup).join(file)).ok();
+        let text = read("memory.usage_in_bytes")
+            .or_else(|| read("memory.current"))
+            .unwrap();
+        return text.trim().parse().unwrap();
+    }
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Usage over `base`, which must be what the store says it holds.
+#[track_caller]
+fn check(moment: &str, base: u64, store: Option<&Store>) -> u64 {
+    let over = usage().saturating_sub(base);
+    let stats = store.map(Store::stats).unwrap_or_default();
+    let said = stats.mem_resident_bytes;
+    println!(
+        "{moment}: {} KiB by the system, {} KiB by the store",
+        over >> 10,
+        said >> 10
+    );
+    // A page table for each huge page stands by, should it have to be split.
+    let slack = slack_bytes() + over / 512;
+    assert!(over <= said + slack, "{moment}: more than said");
+    assert!(over + slack >= said, "{moment}: less than said");
+    assert_eq!(said, stats.mem_used_total_bytes + stats.mem_spare_bytes);
+    over
+}
+
+const PAGES: u64 = 12_000;
+
+fn fill(store: &Store) {
+    for index in 0..PAGES {
+        let page = if index % 2 == 0 {
+            noise(index, 4096)
+        } else {
+            compressible(index, 4096)
+        };
+        store.write(PageIndex(index), &page).unwrap();
+    }
+}
+
+fn comes_and_goes(builder: impl Fn() -> StoreBuilder) {
+    // Everything once, so that what stays for good (contexts, the heap) is there from the start.
+    let warm = builder().build().unwrap();
+    fill(&warm);
+    drop(warm);
+    let base = usage();
+    let store = builder().build().unwrap();
+    check("made", base, Some(&store));
+    for _ in 0..2 {
+        fill(&store);
+        let held = check("filled", base, Some(&store));
+        assert!(held > PAGES / 2 * 4096, "the system must see the pages");
+        for index in 0..PAGES {
+            store.trim(PageIndex(index)).unwrap();
+        }
+        check("discarded", base, Some(&store));
+        let stats = store.stats();
+        assert_eq!(stats.mem_used_total_bytes, 0);
+        assert!(stats.mem_spare_bytes <= 2 << 20, "{stats:?}");
+    }
+    fill(&store);
+    store.reset();
+    check("reset", base, Some(&store));
+    assert_eq!(store.stats().mem_resident_bytes, 0);
+    fill(&store);
+    drop(store);
+    check("dropped", base, None);
+}
+
+/// Every second raw page goes; what comes instead needs longer runs than are left, so the free
+/// parts of huge spans have to go back first.
+fn scattered() {
+    let limit = 64 << 20;
+    let store = Store::builder()
+        .size(1 << 30)
+        .mem_limit(limit)
+        .build()
+        .unwrap();
+    let base = usage();
+    let pages = limit / 4096;
+    for index in 0..pages {
+        store.write(PageIndex(index), &noise(index, 4096)).unwrap();
+    }
+    check("full", base, Some(&store));
+    for index in (0..pages).step_by(2) {
+        store.trim(PageIndex(index)).unwrap();
+    }
+    check("every second page gone", base, Some(&store));
+    for index in (0..pages).step_by(2) {
+        if store
+            .write(PageIndex(index), &compressible(index, 4096))
+            .is_err()
+        {
+            break;
+        }
+    }
+    check("others in between", base, Some(&store));
+    for index in 0..pages {
+        store.trim(PageIndex(index)).unwrap();
+    }
+    check("discarded", base, Some(&store));
+    store.reset();
+    check("reset", base, Some(&store));
+}
+
+/// A large store keeps a spare of some spans; an empty one has no use for it.
+fn spare() {
+    let unit = Unit::new(65536).unwrap();
+    let store = Store::builder().size(1 << 30).unit(unit).build().unwrap();
+    let base = usage();
+    let mut page = noise(1, 65536);
+    let pages = 520u64 << 4;
+    for index in 0..pages {
+        page[..8].copy_from_slice(&index.to_le_bytes());
+        store.write(PageIndex(index), &page).unwrap();
+    }
+    while store.maintain(std::time::Duration::from_millis(10)) {}
+    check("filled", base, Some(&store));
+    let spans = 8;
+    assert_eq!(
+        store.stats().mem_spare_bytes >> 21,
+        spans,
+        "{:?}",
+        store.stats()
+    );
+    for index in 0..pages {
+        store.trim(PageIndex(index)).unwrap();
+    }
+    while store.maintain(std::time::Duration::from_millis(10)) {}
+    check("discarded", base, Some(&store));
+    assert!(
+        store.stats().mem_spare_bytes <= 2 << 20,
+        "{:?}",
+        store.stats()
+    );
+}
