@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc;
@@ -100,7 +101,8 @@ pub fn failure(command: &Command, finished: &Finished) -> String {
 
 /// The command as one would type it.
 pub fn line(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let program = Path::new(command.get_program()).file_name();
+    let words = program.into_iter().chain(command.get_args());
     words
         .map(|word| word.to_string_lossy())
         .collect::<Vec<_>>()

@@ -241,7 +241,7 @@ fn clippy(_: &Options) -> Result<Report, String> {
 
 fn docs(_: &Options) -> Result<Report, String> {
     let mut report = Report::default();
-    let mut doc = cargo("doc --workspace --no-deps");
+    let mut doc = cargo("doc --workspace --no-deps --lib");
     doc.env("RUSTDOCFLAGS", "-D warnings");
     one_check(&mut report, doc, 10 * MINUTE);
     Ok(report)

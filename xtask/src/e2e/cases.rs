@@ -315,10 +315,7 @@ fn mem_limit(bench: &Bench<'_>) -> Result<String, String> {
     old_or_new(bench.variant.unit_kib << 10, &back, &kept, &random)?;
 
     let stat = server.stat()?;
-    let (used_max, failed) = (
-        stat.figure("mem_used_max")?,
-        stat.figure("failed_writes")?,
-    );
+    let (used_max, failed) = (stat.figure("mem_used_max")?, stat.figure("failed_writes")?);
     if !(KEPT_MIB * MIB..=LIMIT_MIB * MIB).contains(&used_max) {
         return Err(format!(
             "mem_used_max is {used_max} bytes under a limit of {LIMIT_MIB} MiB"
