@@ -15,6 +15,8 @@ use crate::workspace;
 
 /// How long a server may take until its socket answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long to wait between two tries to connect.
+const ANSWER_PAUSE: Duration = Duration::from_millis(10);
 /// How long a server may take to drain and leave.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// How long a control command may take.
@@ -61,7 +63,7 @@ impl Server {
     fn wait_until_it_answers(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + START_LIMIT;
         while UnixStream::connect(self.socket()).is_err() {
-            if let Some(status) = self.running.wait(Duration::ZERO) {
+            if let Some(status) = self.running.wait(ANSWER_PAUSE) {
                 return Err(format!(
                     "the server {} at its start:\n{}",
                     Exit::from(status),

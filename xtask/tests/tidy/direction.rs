@@ -35,7 +35,8 @@ const GROUND: &[&str] = &["cpu", "error", "memory", "page", "region", "stats", "
 const MODULES: &[(&str, &[&str])] = &[
     ("codec", &[]),
     ("pool", &[]),
-    ("config", &["codec", "pool"]),
+    // A builder and what it builds name each other.
+    ("config", &["codec", "pool", "store"]),
     ("store", &["codec", "config", "pool"]),
     ("device", &["store"]),
 ];
