@@ -80,10 +80,13 @@ pub fn run(args: Args) -> Result<()> {
         eprintln!("uzram: WARNING: a build without optimisation; its figures mean NOTHING");
     }
     let machine = Machine::survey();
-    let (blocks, missing) = match suite {
-        Suite::Store => suite::store::run(&options)?,
-        Suite::Nbd => suite::nbd::run(&options)?,
+    let measured = match suite {
+        Suite::Store => suite::store::run(&options),
+        Suite::Nbd => suite::nbd::run(&options),
     };
+    // Ctrl-C also reaches the servers, whose end then looks like a failure.
+    options.stop.check()?;
+    let (blocks, missing) = measured?;
     let report = Report {
         suite: suite.name(),
         command: command_line(),

@@ -90,6 +90,15 @@ pub(crate) fn private_dirty_bytes() -> Result<u64> {
     Ok((of("Private_Dirty") + of("Private_Hugetlb")) * 1024)
 }
 
+/// How long the calling thread has been ready to run while its CPU ran something else.
+///
+/// `None` where the kernel does not say.
+pub(crate) fn waited_for_cpu() -> Option<Duration> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let nanoseconds = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
+}
+
 fn meminfo_bytes(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     fields_kib(&text).get(name).map(|kib| kib * 1024)

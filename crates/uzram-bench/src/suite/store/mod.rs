@@ -20,13 +20,15 @@ use crate::progress::Progress;
 use crate::report::{Aim, Block, Measured, Ratio};
 use crate::sample::Series;
 use crate::suite::{Options, SUBJECT};
-use crate::workload::{Case, Generation, Workload};
+use crate::workload::{Case, Workload};
 use rounds::Rounds;
 use subject::Subject;
 
 /// How far the compression ratios of store and codec may lie apart: beyond it they did not do the
 /// same work.
 const SAME_COMPRESSION: Aim = Aim::Within(0.005);
+/// Part of the time lost to other processes from which on a block is marked.
+const BUSY: f64 = 0.02;
 const TIME: &str = "time_per_page";
 
 /// Runs the suite: one block for each corpus and algorithm.
@@ -78,12 +80,14 @@ impl Bench<'_> {
         block.ratios.extend(weighed.ratios);
         machine::restrict_to(self.cpus)?;
         self.scaling(workload, &mut block)?;
+        let runs = block.results.iter().filter(|result| result.metric == TIME);
         block.title = format!(
-            "{} {}: {} MiB of {} distinct pages, one thread pinned to CPU {cpu}",
+            "{} {}: {} MiB of {} distinct pages, one thread pinned to CPU {cpu}, {} runs or more",
             self.corpus.name,
             self.algorithm,
             workload.bytes() >> 20,
             self.corpus.total_pages() - self.corpus.same_filled_pages(),
+            runs.map(|result| result.spread.runs).min().unwrap_or(0),
         );
         Ok(block)
     }
@@ -96,12 +100,7 @@ impl Bench<'_> {
     fn cases(&mut self, workload: &Workload, block: &mut Block) -> Result<()> {
         let sides = self.sides(workload, &self.options.peers.clone())?;
         let stop = &self.options.stop;
-        let mut rounds = Rounds {
-            workload,
-            sides,
-            holds: Generation::First,
-            stop,
-        };
+        let mut rounds = Rounds::new(workload, sides, stop);
         for case in Case::ALL {
             let figures = self.measure(&mut rounds, case, case.name(), block)?;
             if case.is_write() {
@@ -111,6 +110,13 @@ impl Bench<'_> {
                 self.compression(&mut rounds.sides, workload, block)?;
             }
             block.ratios.extend(figures);
+        }
+        let lost = rounds.part_lost_to_others();
+        if lost > BUSY {
+            block.notes.push(format!(
+                "BUSY MACHINE: other processes had the CPU for {:.0} % of the time; do not quote",
+                lost * 100.0
+            ));
         }
         Ok(())
     }
@@ -130,12 +136,7 @@ impl Bench<'_> {
             .collect();
         let sides = self.sides(&workload, &peers)?;
         let stop = &self.options.stop;
-        let mut rounds = Rounds {
-            workload: &workload,
-            sides,
-            holds: Generation::First,
-            stop,
-        };
+        let mut rounds = Rounds::new(&workload, sides, stop);
         for (case, name) in same_filled::CASES {
             let ratios = self.measure(&mut rounds, case, name, block)?;
             block

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
+use crate::machine;
 use crate::peers::Side;
 use crate::progress::Progress;
 use crate::sample::Series;
@@ -23,9 +24,38 @@ pub(crate) struct Rounds<'a> {
     /// What all places hold now.
     pub(crate) holds: Generation,
     pub(crate) stop: &'a Stop,
+    /// Time that was measured so far.
+    measured: Duration,
+    /// How much of it the thread was kept from running.
+    waited: Duration,
 }
 
-impl Rounds<'_> {
+impl<'a> Rounds<'a> {
+    /// Sides with nothing written yet.
+    pub(crate) fn new(
+        workload: &'a Workload,
+        sides: Vec<Box<dyn Side>>,
+        stop: &'a Stop,
+    ) -> Rounds<'a> {
+        let (measured, waited) = (Duration::ZERO, Duration::ZERO);
+        let holds = Generation::First;
+        Rounds {
+            workload,
+            sides,
+            holds,
+            stop,
+            measured,
+            waited,
+        }
+    }
+
+    /// The part of the measured time in which other processes had the CPU.
+    ///
+    /// Turns spread it over all sides, yet ratios of runs with much of it mean little.
+    pub(crate) fn part_lost_to_others(&self) -> f64 {
+        self.waited.as_secs_f64() / self.measured.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
     /// Measures a case: for every side that takes it, nanoseconds a page, one figure a run.
     ///
     /// Before it comes an unmeasured pass, the warm-up.
@@ -39,6 +69,7 @@ impl Rounds<'_> {
         self.pass(case, &mut |_| {})?;
         let taking = self.taking(case);
         let mut series = vec![Series::default(); taking.len()];
+        let waited_before = machine::waited_for_cpu();
         let started = Instant::now();
         while schedule.wants_more(series[0].len(), started.elapsed()) {
             let part = schedule.part(series[0].len(), started.elapsed());
@@ -46,6 +77,10 @@ impl Rounds<'_> {
             for (series, time) in series.iter_mut().zip(times) {
                 series.push(time.as_nanos() as f64 / self.workload.pages() as f64);
             }
+        }
+        self.measured += started.elapsed();
+        if let (Some(before), Some(after)) = (waited_before, machine::waited_for_cpu()) {
+            self.waited += after.saturating_sub(before);
         }
         progress.step();
         let names = taking
@@ -135,6 +170,8 @@ mod tests {
     use super::*;
     use crate::corpus::Corpus;
     use crate::peers::memcpy::Memcpy;
+    use crate::peers::raw_codec::RawCodec;
+    use crate::suite::store::subject::Subject;
     use crate::workload::CHUNK_PAGES;
     use std::cell::RefCell;
     use std::rc::Rc;
@@ -221,15 +258,7 @@ mod tests {
         };
         let sides: Vec<Box<dyn Side>> =
             vec![Box::new(Memcpy::new(workload).unwrap()), Box::new(probe)];
-        (
-            Rounds {
-                workload,
-                sides,
-                holds: Generation::First,
-                stop,
-            },
-            log,
-        )
+        (Rounds::new(workload, sides, stop), log)
     }
 
     type Log = Rc<RefCell<Vec<(Case, usize, Generation)>>>;
@@ -288,5 +317,38 @@ mod tests {
             .unwrap();
         let error = rounds.verify().unwrap_err().to_string();
         assert_eq!(error, format!("probe: page {place} reads back wrong"));
+    }
+
+    /// The fairness of the whole suite rests on this: the same pages, compressed alike.
+    #[test]
+    fn store_and_codec_hold_the_same_pages_compressed_alike() {
+        let bytes = 2 * CHUNK_PAGES * PAGE_BYTES;
+        let workload = Workload::with_bytes(Corpus::synthetic()[2].pages(), bytes).unwrap();
+        let stop = Stop::default();
+        for algorithm in uzram::algorithms() {
+            let raw = RawCodec::new(algorithm, &workload, 0..workload.chunks()).unwrap();
+            let sides: Vec<Box<dyn Side>> = vec![
+                Box::new(Subject::new(algorithm, &workload).unwrap()),
+                Box::new(raw),
+            ];
+            let mut rounds = Rounds::new(&workload, sides, &stop);
+            let once = Schedule {
+                at_least: Duration::from_nanos(1),
+                runs_min: 1,
+            };
+            for case in [Case::FirstWrite, Case::Overwrite] {
+                rounds
+                    .measure(case, once, "", &mut Progress::new(4))
+                    .unwrap();
+                rounds.verify().unwrap();
+            }
+            let stored =
+                |side: &mut Box<dyn Side>| side.compressed_bytes().unwrap().unwrap() as f64;
+            let sizes: Vec<f64> = rounds.sides.iter_mut().map(stored).collect();
+            assert!(
+                (sizes[0] / sizes[1] - 1.0).abs() < 0.005,
+                "{algorithm}: {sizes:?}"
+            );
+        }
     }
 }
