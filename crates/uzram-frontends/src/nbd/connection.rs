@@ -212,6 +212,7 @@ impl Worker {
     /// Waits for the receiver; `None` when this worker shall leave.
     fn take_receiver(&mut self) -> Option<Input> {
         let connection = Arc::clone(&self.connection);
+        let mut is_idle = false;
         let mut state = connection.lock();
         loop {
             if state.ended {
@@ -221,17 +222,25 @@ impl Worker {
                 return Some(receiver);
             }
             state.waiting += 1;
-            let (woken, wait) = connection
-                .receiver_free
-                .wait_timeout(state, IDLE_AFTER)
-                .unwrap_or_else(PoisonError::into_inner);
-            state = woken;
+            let free = &connection.receiver_free;
+            let timed_out;
+            (state, timed_out) = if is_idle {
+                (
+                    free.wait(state).unwrap_or_else(PoisonError::into_inner),
+                    false,
+                )
+            } else {
+                let wait = free.wait_timeout(state, IDLE_AFTER);
+                let (state, wait) = wait.unwrap_or_else(PoisonError::into_inner);
+                (state, wait.timed_out())
+            };
             state.waiting -= 1;
-            if wait.timed_out() && state.receiver.is_none() {
+            if timed_out && state.receiver.is_none() {
                 if !self.is_first {
                     state.workers -= 1;
                     return None;
                 }
+                is_idle = true;
                 self.spare.shrink(0);
                 self.output.shrink(0);
             }
@@ -321,8 +330,13 @@ impl Worker {
         // Large requests stay with the receiver: whoever carries one out hands the receiver on.
         let is_small = |request: &Request| !is_large(request);
         let rules = self.connection.rules;
-        let (requests, _) = input.run_of(usize::MAX, rules, is_small);
-        if !pace.is_worth_sharing(requests) || !self.connection.has_helper() {
+        let has_helper = self.connection.has_helper();
+        let requests = if has_helper {
+            input.run_of(usize::MAX, rules, is_small).0
+        } else {
+            0
+        };
+        if !pace.is_worth_sharing(requests) {
             pace.put_off();
             return false;
         }

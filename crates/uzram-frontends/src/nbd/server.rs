@@ -205,8 +205,9 @@ fn accept_clients(shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
             Ok(fd) => {
                 threads.retain(|thread| !thread.is_finished());
                 match admit(shared, fd) {
-                    Some(thread) => threads.push(thread),
-                    None => retry = Some(ACCEPT_RETRY),
+                    Admission::Started(thread) => threads.push(thread),
+                    Admission::HungUp => {}
+                    Admission::NoThread => retry = Some(ACCEPT_RETRY),
                 }
             }
             Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
@@ -215,8 +216,15 @@ fn accept_clients(shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
     }
 }
 
-/// Starts the thread of a new client; `None` if it had to be hung up on.
-fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Option<JoinHandle<()>> {
+enum Admission {
+    Started(JoinHandle<()>),
+    /// Even those who are told that the server is full are too many.
+    HungUp,
+    NoThread,
+}
+
+/// Starts the thread of a new client, if there is room for one.
+fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
     let socket = Arc::new(Socket::new(fd));
     if matches!(shared.listener.endpoint, Endpoint::Tcp(_)) {
         socket.tune_tcp();
@@ -225,7 +233,7 @@ fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Option<JoinHandle<()>> {
     let limit = shared.limits.connections_max;
     let is_refused = clients.served() >= limit;
     if is_refused && clients.refused >= REFUSALS_MAX {
-        return None;
+        return Admission::HungUp;
     }
     let handshake = if is_refused {
         Handshake::refusing(format!(
@@ -247,10 +255,13 @@ fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Option<JoinHandle<()>> {
     };
     let name = format!("nbd-{id}");
     // If this fails the closure is dropped, and the client with it.
-    thread::Builder::new()
+    match thread::Builder::new()
         .name(name.clone())
         .spawn(move || client.run(handshake, &name))
-        .ok()
+    {
+        Ok(thread) => Admission::Started(thread),
+        Err(_) => Admission::NoThread,
+    }
 }
 
 /// A client's place in the server, until dropped.

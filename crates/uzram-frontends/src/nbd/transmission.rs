@@ -420,9 +420,9 @@ impl Input {
         self.end - self.start
     }
 
-    /// Room to receive into: for a request of `bytes` exactly its rest, so that a large payload is
-    /// never followed by bytes that would have to be moved; else all of a buffer of `base_bytes`.
-    /// `None` if there is no memory.
+    /// Room to receive into for a request of `bytes` that is incomplete: at least its rest; `None`
+    /// if there is no memory. A large request gets exactly its rest, so that it is not followed by
+    /// bytes that would have to be moved; else there is room for `base_bytes` in all.
     pub fn room(&mut self, bytes: usize, base_bytes: usize) -> Option<&mut [u8]> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -431,16 +431,16 @@ impl Input {
         if self.buffer.len() < capacity {
             grow(&mut self.buffer, capacity)?;
         }
-        if self.start + bytes > self.buffer.len() || self.end == self.buffer.len() {
+        if self.start + capacity > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let limit = if bytes > base_bytes / 2 {
-            self.start + bytes
+        let wanted = if bytes > base_bytes / 2 {
+            bytes
         } else {
-            self.buffer.len()
+            base_bytes
         };
-        Some(&mut self.buffer[self.end..limit])
+        Some(&mut self.buffer[self.end..self.start + wanted])
     }
 
     /// Accepts `length` bytes that were received into [`Input::room`].
