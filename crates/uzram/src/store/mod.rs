@@ -314,3 +314,10 @@ impl fmt::Debug for Store {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(uzram_shuttle)))]
+mod corrupt_tests;
+#[cfg(all(test, not(uzram_shuttle)))]
+mod fault_tests;
+#[cfg(all(test, not(uzram_shuttle)))]
+mod recover_tests;
