@@ -258,3 +258,7 @@ mod tests {
         assert_eq!(*streams.lease(|| Ok(2)).unwrap(), 2);
     }
 }
+
+#[cfg(all(test, uzram_shuttle))]
+#[path = "streams_tests.rs"]
+mod shuttle_tests;

@@ -321,3 +321,5 @@ mod corrupt_tests;
 mod fault_tests;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod recover_tests;
+#[cfg(all(test, uzram_shuttle))]
+mod shuttle_tests;

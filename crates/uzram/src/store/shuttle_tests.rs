@@ -1,0 +1,251 @@
+//! Slots, pages and the pool under every schedule that shuttle makes; a deadlock or a lost wake-up
+//! fails a schedule too. Spins are one turn here, and all slots share one place to sleep.
+
+use super::*;
+use crate::codec::{Codec, Compressor, DecompressShared, Decompressor, Malformed};
+use crate::pool::{Full, Handle};
+use crate::region::Backing;
+
+const SCHEDULES: usize = 2000;
+
+fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
+    shuttle::check_random(model, SCHEDULES);
+    shuttle::check_pct(model, SCHEDULES, 3);
+}
+
+/// Runs all at once, to their ends.
+fn together(threads: Vec<Box<dyn FnOnce() + Send>>) {
+    let threads: Vec<_> = threads.into_iter().map(shuttle::thread::spawn).collect();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn shuttle_the_slot_lock_excludes_and_wakes() {
+    check(|| {
+        let table = Arc::new(SlotTable::new(8192, Unit::DEFAULT, Backing::Private).unwrap());
+        let inside = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let work = |first: usize| -> Box<dyn FnOnce() + Send> {
+            let (table, inside) = (table.clone(), inside.clone());
+            Box::new(move || {
+                for slot in [first, 1 - first, first] {
+                    let guard = table.lock(PageIndex(slot as u64)).unwrap();
+                    assert_eq!(inside[slot].fetch_add(1, Ordering::SeqCst), 0, "two are in");
+                    shuttle::thread::yield_now();
+                    let count = match guard.entry() {
+                        Entry::Same(count) => *count,
+                        _ => 0,
+                    };
+                    inside[slot].fetch_sub(1, Ordering::SeqCst);
+                    let _ = guard.publish(Entry::Same(count + 1));
+                }
+            })
+        };
+        together(vec![work(0), work(1), work(0), work(1)]);
+        for slot in 0..2 {
+            assert_eq!(
+                *table.lock(PageIndex(slot)).unwrap().entry(),
+                Entry::Same(6)
+            );
+        }
+    });
+}
+
+/// Drops the zeroes at a page's end; a page without any is too big. Can be preempted on both ways.
+struct Tail;
+
+impl Codec for Tail {
+    fn name(&self) -> &str {
+        "tail"
+    }
+
+    fn compressor(&self, _unit: Unit) -> Result<Box<dyn Compressor>> {
+        Ok(Box::new(Tail))
+    }
+
+    fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
+        Ok(Decompressor::Shared(Box::new(Tail)))
+    }
+}
+
+impl Compressor for Tail {
+    fn compress(&mut self, source: &[u8], destination: &mut [u8]) -> Option<usize> {
+        shuttle::thread::yield_now();
+        let length = source.len() - source.iter().rev().take_while(|byte| **byte == 0).count();
+        destination[..length].copy_from_slice(&source[..length]);
+        shuttle::thread::yield_now();
+        Some(length)
+    }
+}
+
+impl DecompressShared for Tail {
+    fn decompress(&self, source: &[u8], destination: &mut [u8]) -> Result<(), Malformed> {
+        destination.fill(0);
+        destination[..source.len()].copy_from_slice(source);
+        shuttle::thread::yield_now();
+        Ok(())
+    }
+}
+
+fn store(mem_limit_bytes: u64) -> Arc<Store> {
+    let compression = Compression::with_codec(Box::new(Tail), Unit::DEFAULT).unwrap();
+    let builder = Store::builder().size(4 << 12).compression(compression);
+    Arc::new(builder.mem_limit(mem_limit_bytes).build().unwrap())
+}
+
+fn read(store: &Store, index: u64) -> Vec<u8> {
+    let mut page = vec![0xee; 4096];
+    store.read(PageIndex(index), &mut page).unwrap();
+    page
+}
+
+/// A page with `byte` in its first 64 bytes and nothing behind.
+fn short(byte: u8) -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    page[..64].fill(byte);
+    page
+}
+
+/// A page that is kept raw.
+fn long(byte: u8) -> Vec<u8> {
+    (0..4096).map(|at| byte + (at % 7) as u8).collect()
+}
+
+fn write_part(store: &Arc<Store>, start: usize, bytes: [u8; 2]) -> Box<dyn FnOnce() + Send> {
+    let store = store.clone();
+    Box::new(move || {
+        for byte in bytes {
+            store.write_at(PageIndex(0), start, &[byte; 16]).unwrap();
+        }
+    })
+}
+
+/// Each finds the pool without memory and starts again from the read.
+#[test]
+fn shuttle_two_partial_writers_keep_each_others_bytes() {
+    check(|| {
+        let store = store(0);
+        together(vec![
+            write_part(&store, 0, [1, 2]),
+            write_part(&store, 32, [3, 4]),
+        ]);
+        let page = read(&store, 0);
+        assert_eq!((&page[..16], &page[32..48]), (&[2; 16][..], &[4; 16][..]));
+    });
+}
+
+#[test]
+fn shuttle_two_partial_writers_and_a_full_one() {
+    check(|| {
+        let store = store(0);
+        store.write(PageIndex(0), &short(9)).unwrap();
+        let (writer, reader) = (store.clone(), store.clone());
+        together(vec![
+            write_part(&store, 0, [1, 2]),
+            write_part(&store, 32, [3, 4]),
+            Box::new(move || writer.write(PageIndex(0), &short(5)).unwrap()),
+            Box::new(move || {
+                let page = read(&reader, 0);
+                assert!([1, 2, 5, 9].contains(&page[0]) && [3, 4, 5, 9].contains(&page[32]));
+                assert!([5, 9].contains(&page[16]), "{}", page[16]);
+                assert!(page[..16].iter().all(|byte| *byte == page[0]), "torn");
+                assert!(page[16..32] == page[48..64] && page[64..].iter().all(|byte| *byte == 0));
+            }),
+        ]);
+        let page = read(&store, 0);
+        assert!(
+            [2, 5].contains(&page[0]),
+            "the first write came back: {}",
+            page[0]
+        );
+        assert!(
+            [4, 5].contains(&page[32]),
+            "the first write came back: {}",
+            page[32]
+        );
+        assert_eq!(
+            (&page[16..32], &page[48..64]),
+            (&[5; 16][..], &[5; 16][..]),
+            "undone"
+        );
+        store.trim(PageIndex(0)).unwrap();
+        let stats = store.stats();
+        assert_eq!(
+            (stats.mem_used_total_bytes, stats.orig_data_size_bytes),
+            (0, 0)
+        );
+    });
+}
+
+/// Memory for one raw page, and two writers who want it: one gets it, the other keeps what it had.
+#[test]
+fn shuttle_a_writer_that_gets_no_memory_keeps_the_old_page() {
+    check(|| {
+        let store = store(4096);
+        store.zero(PageIndex(0), Zeroing::NoHole).unwrap();
+        store.zero(PageIndex(1), Zeroing::NoHole).unwrap();
+        let written = Arc::new(AtomicU64::new(0));
+        let work = |index: u64| -> Box<dyn FnOnce() + Send> {
+            let (store, written) = (store.clone(), written.clone());
+            Box::new(move || match store.write(PageIndex(index), &long(2)) {
+                Ok(()) => {
+                    written.fetch_add(1, Ordering::SeqCst);
+                    assert!(read(&store, index) == long(2));
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace);
+                    assert!(read(&store, index) == vec![0; 4096]);
+                }
+            })
+        };
+        together(vec![work(0), work(1)]);
+        assert_eq!(written.load(Ordering::SeqCst), 1);
+        let stats = store.stats();
+        assert_eq!((stats.mem_used_max_bytes, stats.huge_pages), (4096, 1));
+        assert_eq!((stats.failed_writes, stats.same_pages), (1, 1));
+        store.reset();
+        assert_eq!(store.stats().mem_resident_bytes, 0);
+    });
+}
+
+#[test]
+fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
+    check(|| {
+        let config = PoolConfig {
+            unit: Unit::DEFAULT,
+            disksize_bytes: 1 << 20,
+            limit_bytes: 0,
+            backing: Backing::Private,
+        };
+        let memory = arena::Memory::reserve(&config).unwrap();
+        let pool: Arc<dyn Pool> = Arc::from(pool::make("zsmalloc", &config, memory).unwrap());
+        let work = |byte: u8| -> Box<dyn FnOnce() + Send> {
+            let pool = pool.clone();
+            Box::new(move || {
+                for size in [2000, 2000, 4096] {
+                    let object = vec![byte; size];
+                    let handle = insert(&*pool, &object);
+                    shuttle::thread::yield_now();
+                    assert!(pool.bytes(&handle) == object);
+                    pool.remove(handle);
+                }
+            })
+        };
+        together(vec![work(1), work(2)]);
+        let stats = pool.stats();
+        assert_eq!(stats.used_bytes, 0);
+        pool.trim();
+        assert_eq!(pool.stats().resident_bytes, 0, "{stats:?}");
+    });
+}
+
+fn insert(pool: &dyn Pool, bytes: &[u8]) -> Handle {
+    loop {
+        match pool.insert(bytes) {
+            Ok(handle) => return handle,
+            Err(Full::NeedsMemory) => pool.grow(bytes.len()).unwrap(),
+            Err(Full::NoMemory) => panic!("bookkeeping"),
+        }
+    }
+}
