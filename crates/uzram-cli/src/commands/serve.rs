@@ -195,7 +195,7 @@ fn clients(device: &Device) -> [(String, &'static str); 7] {
         (fio.into(), "a load"),
         (
             "mkdir d; nbdfuse d \"$URI\" & sleep 1; mkfs.ext4 -F d/nbd".into(),
-            "a file system in a file; then mount it through a loop device",
+            "a file to hold a file system",
         ),
         (
             format!("nbd-client -N {} {kernel} /dev/nbd0", device.name()),

@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod capture;
+mod clients;
 mod control_socket;
 mod life;
 mod nbd_client;
