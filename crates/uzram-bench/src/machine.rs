@@ -90,10 +90,49 @@ pub(crate) fn private_dirty_bytes() -> Result<u64> {
     Ok((of("Private_Dirty") + of("Private_Hugetlb")) * 1024)
 }
 
-/// How long the calling thread has been ready to run while its CPU ran something else.
-///
-/// `None` where the kernel does not say.
-pub(crate) fn waited_for_cpu() -> Option<Duration> {
+/// Takes the time of the thread that starts it, and of what kept that thread from running.
+pub(crate) struct Stopwatch {
+    waited: Option<Duration>,
+    started: Instant,
+}
+
+/// What a stopwatch shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lap {
+    pub(crate) elapsed: Duration,
+    /// The part in which the thread was ready to run and its CPU ran something else; zero where
+    /// the kernel does not say.
+    pub(crate) waited: Duration,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch {
+            waited: waited_for_cpu(),
+            started: Instant::now(),
+        }
+    }
+
+    pub(crate) fn stop(self) -> Lap {
+        let elapsed = self.started.elapsed();
+        let waited = self.waited.zip(waited_for_cpu());
+        let waited = waited.map_or(Duration::ZERO, |(then, now)| now.saturating_sub(then));
+        Lap {
+            elapsed,
+            waited: waited.min(elapsed),
+        }
+    }
+}
+
+impl Lap {
+    /// The time that the thread ran or slept.
+    pub(crate) fn own(self) -> Duration {
+        self.elapsed - self.waited
+    }
+}
+
+/// How long the calling thread has been ready to run so far while its CPU ran something else.
+fn waited_for_cpu() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanoseconds = text.split_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(nanoseconds))
@@ -208,5 +247,28 @@ mod tests {
         assert!(machine.memory_bytes > 1 << 20);
         assert!(machine.wakeup_same_cpu_ns.is_some());
         assert_eq!(machine.wakeup_cross_cpu_ns.is_some(), before.len() > 1);
+    }
+
+    /// Two threads on one CPU: each runs half the time, and the stopwatch knows.
+    #[test]
+    fn time_that_another_thread_had_the_cpu_is_told_apart() {
+        if waited_for_cpu().is_none() {
+            return;
+        }
+        let cpu = allowed_cpus()[0];
+        let spin = move || {
+            pin_to(cpu).unwrap();
+            let stopwatch = Stopwatch::start();
+            let until = Instant::now() + Duration::from_millis(200);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            stopwatch.stop()
+        };
+        let other = thread::spawn(spin);
+        let lap = thread::spawn(spin).join().unwrap();
+        other.join().unwrap();
+        assert!(lap.waited > lap.elapsed / 10, "{lap:?}");
+        assert!(lap.own() > Duration::ZERO);
     }
 }

@@ -4,12 +4,16 @@
 //! milliseconds to seconds. Turns of ten milliseconds put every burst on all sides; what is left is
 //! bursts shorter than a turn, and a run sums dozens of turns. A run's figure is the sum over the
 //! pass, not a median of chunks, so that rare costs (the pool grows, a span goes back) stay in.
+//!
+//! Time in which the thread was ready to run and another process had its CPU is taken off, by the
+//! kernel's own count; no side has threads that could hide there. Time asleep is not taken off. What
+//! the other process did to the caches stays, so a block that lost much time is marked.
 
 use std::time::{Duration, Instant};
 
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::machine;
+use crate::machine::Stopwatch;
 use crate::peers::Side;
 use crate::progress::Progress;
 use crate::sample::Series;
@@ -51,7 +55,7 @@ impl<'a> Rounds<'a> {
 
     /// The part of the measured time in which other processes had the CPU.
     ///
-    /// Turns spread it over all sides, yet ratios of runs with much of it mean little.
+    /// It is taken off every turn, yet the caches were shared with them.
     pub(crate) fn part_lost_to_others(&self) -> f64 {
         self.waited.as_secs_f64() / self.measured.as_secs_f64().max(f64::MIN_POSITIVE)
     }
@@ -69,7 +73,6 @@ impl<'a> Rounds<'a> {
         self.pass(case, &mut |_| {})?;
         let taking = self.taking(case);
         let mut series = vec![Series::default(); taking.len()];
-        let waited_before = machine::waited_for_cpu();
         let started = Instant::now();
         while schedule.wants_more(series[0].len(), started.elapsed()) {
             let part = schedule.part(series[0].len(), started.elapsed());
@@ -77,10 +80,6 @@ impl<'a> Rounds<'a> {
             for (series, time) in series.iter_mut().zip(times) {
                 series.push(time.as_nanos() as f64 / self.workload.pages() as f64);
             }
-        }
-        self.measured += started.elapsed();
-        if let (Some(before), Some(after)) = (waited_before, machine::waited_for_cpu()) {
-            self.waited += after.saturating_sub(before);
         }
         progress.step();
         let names = taking
@@ -121,9 +120,12 @@ impl<'a> Rounds<'a> {
             before_round(round);
             for turn in turns(round, taking.len(), chunks) {
                 let side = &mut self.sides[taking[turn.side]];
-                let started = Instant::now();
+                let stopwatch = Stopwatch::start();
                 side.run(self.workload, case, turn.chunk, generation)?;
-                times[turn.side] += started.elapsed();
+                let lap = stopwatch.stop();
+                times[turn.side] += lap.own();
+                self.measured += lap.elapsed;
+                self.waited += lap.waited;
             }
         }
         self.holds = generation;

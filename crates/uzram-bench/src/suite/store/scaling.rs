@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use uzram::Store;
 
 use crate::error::{Error, Result};
-use crate::machine;
+use crate::machine::{self, Lap, Stopwatch};
 use crate::peers::Side;
 use crate::peers::raw_codec::RawCodec;
 use crate::progress::Progress;
@@ -208,7 +208,7 @@ impl<'a> Lanes<'a> {
         Ok(times.map(|times| [0, 1].map(|at| work[at] / times[at].as_secs_f64())))
     }
 
-    /// One block of one or all lanes, the time from the first thread's start to the last one's end.
+    /// One block of one or all lanes.
     fn turn(
         &mut self,
         case: Case,
@@ -278,42 +278,43 @@ impl Lane {
     }
 }
 
-/// Runs each work on its CPU, all starting at once.
+/// Runs each work on its CPU, all starting at once: the time that one of them took, such that
+/// the works over it are the sum of the threads' rates.
 fn run_together<W>(works: Vec<(usize, W)>) -> Result<Duration>
 where
     W: FnOnce() -> Result<()> + Send,
 {
-    let waiting = AtomicUsize::new(works.len());
-    let spans = thread::scope(|scope| {
+    let count = works.len();
+    let waiting = AtomicUsize::new(count);
+    let laps = thread::scope(|scope| {
         let waiting = &waiting;
         let threads: Vec<_> = works
             .into_iter()
-            .map(|(cpu, work)| {
-                scope.spawn(move || -> Result<(Instant, Instant)> {
-                    let pinned = machine::pin_to(cpu);
-                    // Spinning: a sleeping thread would start a wake-up later than the others.
-                    waiting.fetch_sub(1, Ordering::SeqCst);
-                    while waiting.load(Ordering::SeqCst) > 0 {
-                        std::hint::spin_loop();
-                    }
-                    pinned?;
-                    let started = Instant::now();
-                    work()?;
-                    Ok((started, Instant::now()))
-                })
-            })
+            .map(|(cpu, work)| scope.spawn(move || run_pinned(cpu, waiting, work)))
             .collect();
         let joined = threads.into_iter().map(|thread| {
             let died = |_| Err(Error::Failed("a measuring thread panicked".to_owned()));
             thread.join().unwrap_or_else(died)
         });
-        joined.collect::<Result<Vec<_>>>()
+        joined.collect::<Result<Vec<Lap>>>()
     })?;
-    let first = spans.iter().map(|span| span.0).min();
-    let last = spans.iter().map(|span| span.1).max();
-    Ok(first
-        .zip(last)
-        .map_or(Duration::ZERO, |(first, last)| last - first))
+    let rates = laps
+        .iter()
+        .map(|lap| 1.0 / lap.own().as_secs_f64().max(1e-9));
+    Ok(Duration::from_secs_f64(count as f64 / rates.sum::<f64>()))
+}
+
+fn run_pinned(cpu: usize, waiting: &AtomicUsize, work: impl FnOnce() -> Result<()>) -> Result<Lap> {
+    let pinned = machine::pin_to(cpu);
+    // Spinning: a sleeping thread would start a wake-up later than the others.
+    waiting.fetch_sub(1, Ordering::SeqCst);
+    while waiting.load(Ordering::SeqCst) > 0 {
+        std::hint::spin_loop();
+    }
+    pinned?;
+    let stopwatch = Stopwatch::start();
+    work()?;
+    Ok(stopwatch.stop())
 }
 
 #[cfg(test)]
@@ -321,17 +322,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_several_is_from_the_first_start_to_the_last_end() {
+    fn threads_add_their_rates_and_an_error_of_one_is_the_result() {
         let cpu = machine::allowed_cpus()[0];
-        let nap = |time| {
+        let nap = |milliseconds| {
             move || -> Result<()> {
-                thread::sleep(time);
+                thread::sleep(Duration::from_millis(milliseconds));
                 Ok(())
             }
         };
-        let naps = [Duration::from_millis(1), Duration::from_millis(20)];
-        let time = run_together(naps.map(|time| (cpu, nap(time))).into()).unwrap();
-        assert!(time >= naps[1], "{time:?}");
+        // Rates of 1/20 and 1/60 add up to 2/30.
+        let time = run_together(vec![(cpu, nap(20)), (cpu, nap(60))]).unwrap();
+        assert!(time >= Duration::from_millis(30), "{time:?}");
         let fails = || -> Result<()> { Err(Error::Failed("no".to_owned())) };
         assert!(run_together(vec![(cpu, fails)]).is_err());
     }
