@@ -1,5 +1,7 @@
 //! Streams under every schedule: exclusive, handed on, and apart from the readers' contexts.
 
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
 use super::*;
 use crate::sync::{AtomicU64, Ordering};
 

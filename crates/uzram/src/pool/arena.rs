@@ -302,10 +302,6 @@ impl Arena {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is outside the arena, crosses a span, or is taken.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "nothing takes a store over yet")
-    )]
     pub(crate) fn adopt(&self, first: usize, length: usize) -> Result<()> {
         let (index, start) = (first / self.span_units, first % self.span_units);
         if first + length > self.units() || start + length > self.span_units {
@@ -336,10 +332,6 @@ impl Arena {
     }
 
     /// Gives back to the system all that was not adopted.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "nothing takes a store over yet")
-    )]
     pub(crate) fn adopted(&self) {
         let state = self.state.lock();
         for (index, span) in state.spans.iter().enumerate() {

@@ -1,6 +1,8 @@
 //! Damaged objects and hostile words: an error or a page, never a panic, and with a checksum never
 //! wrong bytes.
 
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
 use proptest::prelude::*;
 
 use super::fault_tests::{compressible, noise};

@@ -1,6 +1,8 @@
 //! Allocations that fail, one after the other, in every operation: an error, the old page, no leak.
 //! And CPU numbers that the machine does not have.
 
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
 use super::*;
 use crate::cpu::pretend;
 use crate::memory::fault;

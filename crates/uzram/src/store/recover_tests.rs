@@ -1,6 +1,8 @@
 //! A store whose process died between any two instructions opens again: every page that was
 //! acknowledged is whole, one that was not is old or new, and nothing is leaked.
 
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -246,7 +248,7 @@ fn writer() {
         for thread in 0..THREADS {
             let (store, log) = (&store, &log);
             scope.spawn(move || {
-                let mut turn = std::process::id() as u64 * 7919 + thread;
+                let mut turn = u64::from(std::process::id()) * 7919 + thread;
                 loop {
                     turn = turn.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                     let page = (turn >> 33) % (PAGES / THREADS) * THREADS + thread;

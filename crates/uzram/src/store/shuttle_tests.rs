@@ -1,6 +1,8 @@
 //! Slots, pages and the pool under every schedule that shuttle makes; a deadlock or a lost wake-up
 //! fails a schedule too. Spins are one turn here, and all slots share one place to sleep.
 
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
 use super::*;
 use crate::codec::{Codec, Compressor, DecompressShared, Decompressor, Malformed};
 use crate::pool::{Full, Handle};

@@ -74,9 +74,9 @@ pub fn check(events: &[Event]) -> usize {
     for event in events {
         let (reads, writes) = sectors.entry(event.sector).or_default();
         if event.is_read {
-            reads.push(*event)
+            reads.push(*event);
         } else {
-            writes.push(*event)
+            writes.push(*event);
         }
     }
     let mut judged = 0;

@@ -147,10 +147,6 @@ impl Blocks {
     }
 
     /// Marks object `index` of block `id` as live; false if it was.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "nothing takes a store over yet")
-    )]
     pub(super) fn adopt(&mut self, id: u32, index: usize) -> bool {
         let before = self.group(self.block(id).live);
         let block = self.block_mut(id);
@@ -165,10 +161,6 @@ impl Blocks {
     }
 
     /// Whether block `id` is in use and starts at `first_unit`.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "nothing takes a store over yet")
-    )]
     pub(super) fn is_at(&self, id: u32, first_unit: usize) -> bool {
         let chunk = self.chunks.get(id as usize / CHUNK_BLOCKS);
         chunk.is_some_and(|chunk| {

@@ -90,10 +90,6 @@ impl Geometry {
 
     /// The first unit of the block that has an object of `class` at `offset_bytes`, and the
     /// object's index; `None` if no block can.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "nothing takes a store over yet")
-    )]
     pub(super) fn locate(&self, class: usize, offset_bytes: usize) -> Option<(usize, usize)> {
         let class = &self.classes[class];
         (0..class.block_objects).find_map(|index| {
