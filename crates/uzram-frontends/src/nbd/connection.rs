@@ -32,8 +32,12 @@ const REPLY_GATHER_BYTES: usize = 64 << 10;
 /// some 4 us on a busy CPU and 70 us of latency on an idle one.
 const SHARE_AFTER: Duration = Duration::from_micros(50);
 /// How long a receiver looks for more before it sleeps, in yields of the CPU: sleeping costs the
-/// client an interrupt to send and this side 70 us to come back.
-const POLL_BEFORE_SLEEP: Duration = Duration::from_micros(30);
+/// client an interrupt to send and this side 70 us to come back. Looking in vain halves it.
+const POLL_MAX: Duration = Duration::from_micros(30);
+/// Less than this is not worth beginning.
+const POLL_MIN: Duration = Duration::from_micros(4);
+/// A sleep this short, the time to wake included, had better been spent looking.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// A worker without work gives back memory and, unless it is the last, its thread after this.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Bytes that a draining connection still takes from a client that keeps sending.
@@ -47,8 +51,8 @@ pub(crate) struct Connection {
     limits: Limits,
     name: String,
     state: Mutex<State>,
-    /// The receiver is free, or the connection has ended.
-    receiver_free: Condvar,
+    /// The receiver is free, there is a batch, or the connection has ended.
+    work_given: Condvar,
     /// Bytes in flight became fewer, or the connection has ended.
     bytes_freed: Condvar,
     writer: Mutex<()>,
@@ -57,7 +61,11 @@ pub(crate) struct Connection {
 #[derive(Debug, Default)]
 struct State {
     receiver: Option<Input>,
-    /// Workers that wait for the receiver.
+    /// Whole small requests that the leader gives away.
+    batch: Option<Input>,
+    /// Empty buffers for the next batches, so that none is made for each.
+    empty: Option<Input>,
+    /// Workers that wait for the receiver or a batch.
     waiting: usize,
     workers: usize,
     /// No more requests are received.
@@ -86,7 +94,7 @@ impl Connection {
                 workers: 1,
                 ..State::default()
             }),
-            receiver_free: Condvar::new(),
+            work_given: Condvar::new(),
             bytes_freed: Condvar::new(),
             writer: Mutex::new(()),
         });
@@ -102,8 +110,22 @@ impl Connection {
     fn hand_over(self: &Arc<Self>, receiver: Input) {
         let mut state = self.lock();
         state.receiver = Some(receiver);
+        self.call_worker(state);
+    }
+
+    /// Gives `batch` to a worker that waits, or to a new one; returns an empty buffer in exchange.
+    /// There is no batch yet: the leader, who alone gives batches, takes back what nobody took.
+    fn give_batch(self: &Arc<Self>, batch: Input) -> Input {
+        let mut state = self.lock();
+        state.batch = Some(batch);
+        let empty = state.empty.take().unwrap_or_default();
+        self.call_worker(state);
+        empty
+    }
+
+    fn call_worker(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.waiting > 0 {
-            self.receiver_free.notify_one();
+            self.work_given.notify_one();
             return;
         }
         if state.ended || state.workers >= self.limits.workers_per_connection_max {
@@ -112,7 +134,7 @@ impl Connection {
         state.helpers.retain(|helper| !helper.is_finished());
         let name = format!("{}.{}", self.name, state.workers);
         let worker = Worker::new(Arc::clone(self), false);
-        // Without a thread to spare this worker takes the receiver back when it is done.
+        // Without a thread to spare the giver takes its work back when it is done.
         if let Ok(helper) = thread::Builder::new()
             .name(name)
             .spawn(move || worker.run())
@@ -124,13 +146,16 @@ impl Connection {
 
     fn has_helper(&self) -> bool {
         let state = self.lock();
+        if state.batch.is_some() {
+            return false;
+        }
         state.waiting > 0 || state.workers < self.limits.workers_per_connection_max
     }
 
     /// Receives no more; requests under way are still answered.
     fn end(&self) {
         self.lock().ended = true;
-        self.receiver_free.notify_all();
+        self.work_given.notify_all();
         self.bytes_freed.notify_all();
     }
 
@@ -187,6 +212,8 @@ struct Worker {
     /// Buffer to give away with the rest of the input.
     spare: Input,
     output: Output,
+    /// How long to look for more before sleeping, as experience has it.
+    poll: Duration,
     /// Bytes received since the connection began to drain.
     drained_bytes: usize,
 }
@@ -198,31 +225,42 @@ impl Worker {
             is_first,
             spare: Input::default(),
             output: Output::default(),
+            poll: POLL_MAX,
             drained_bytes: 0,
         }
     }
 
     fn run(mut self) {
         let _hang_up = HangUpOnPanic(Arc::clone(&self.connection));
-        while let Some(receiver) = self.take_receiver() {
-            self.lead(receiver);
+        while let Some(work) = self.take_work() {
+            match work {
+                Work::Lead(receiver) => self.lead(receiver),
+                Work::Help(batch) => self.help(batch),
+            }
         }
     }
 
-    /// Waits for the receiver; `None` when this worker shall leave.
-    fn take_receiver(&mut self) -> Option<Input> {
+    /// Waits for work; `None` when this worker shall leave.
+    fn take_work(&mut self) -> Option<Work> {
         let connection = Arc::clone(&self.connection);
         let mut is_idle = false;
         let mut state = connection.lock();
         loop {
+            // A batch was received before the end, and is answered.
+            if let Some(batch) = state.batch.take() {
+                state
+                    .empty
+                    .get_or_insert_with(|| std::mem::take(&mut self.spare));
+                return Some(Work::Help(batch));
+            }
             if state.ended {
                 return None;
             }
             if let Some(receiver) = state.receiver.take() {
-                return Some(receiver);
+                return Some(Work::Lead(receiver));
             }
             state.waiting += 1;
-            let free = &connection.receiver_free;
+            let free = &connection.work_given;
             let timed_out;
             (state, timed_out) = if is_idle {
                 (
@@ -235,12 +273,13 @@ impl Worker {
                 (state, wait.timed_out())
             };
             state.waiting -= 1;
-            if timed_out && state.receiver.is_none() {
+            if timed_out && state.receiver.is_none() && state.batch.is_none() {
                 if !self.is_first {
                     state.workers -= 1;
                     return None;
                 }
                 is_idle = true;
+                state.empty = None;
                 self.spare.shrink(0);
                 self.output.shrink(0);
             }
@@ -250,52 +289,80 @@ impl Worker {
     /// Receives and carries out requests until the receiver is handed over or the client leaves.
     fn lead(&mut self, mut input: Input) {
         let rules = self.connection.rules;
-        let mut leads = true;
         let mut charge = None;
         let mut pace = Pace::start();
         loop {
             match input.next(rules) {
                 Next::Request(request) if is_large(&request) => {
                     self.carry_out_large(input, &request, charge);
-                    return;
+                    break;
                 }
                 Next::Request(request) => {
-                    self.execute(&request, &input);
-                    input.consume(&request);
-                    pace.request_done();
-                    if pace.replies_are_due(self.output.pending().len()) && !self.flush() {
-                        return;
+                    if !self.carry_out(&request, &mut input, &mut pace) {
+                        break;
                     }
-                    if leads && pace.is_slow() && self.share(&mut input, &mut pace) {
-                        leads = false;
+                    if pace.is_slow() {
+                        self.share(&mut input, &mut pace);
                     }
                 }
                 Next::Refused { cookie, error } => {
                     self.output.push(&wire::simple_reply(cookie, error));
                 }
-                Next::Incomplete { .. } if !leads => {
-                    self.flush();
-                    self.spare = input;
-                    return;
-                }
                 Next::Incomplete { bytes } => {
                     if !self.flush() {
-                        return;
+                        break;
                     }
+                    self.take_batch_back();
                     if bytes > BUFFER_BYTES && charge.is_none() {
                         charge = self.connection.charge(bytes);
                     }
                     if !self.receive(&mut input, bytes) {
-                        return self.connection.end();
+                        self.connection.end();
+                        break;
                     }
                     pace = Pace::start();
                 }
                 Next::Disconnect | Next::Violation => {
                     self.flush();
-                    return self.connection.end();
+                    self.connection.end();
+                    break;
                 }
             }
         }
+        self.take_batch_back();
+    }
+
+    /// Carries out a batch that the leader gave away.
+    fn help(&mut self, mut batch: Input) {
+        let mut pace = Pace::start();
+        while let Next::Request(request) = batch.next(self.connection.rules) {
+            if !self.carry_out(&request, &mut batch, &mut pace) {
+                return;
+            }
+        }
+        self.flush();
+        self.spare = batch;
+    }
+
+    /// The leader's own help, where no other worker came in time.
+    fn take_batch_back(&mut self) {
+        let mut state = self.connection.lock();
+        let Some(batch) = state.batch.take() else {
+            return;
+        };
+        state
+            .empty
+            .get_or_insert_with(|| std::mem::take(&mut self.spare));
+        drop(state);
+        self.help(batch);
+    }
+
+    /// Carries out the small request at the front of `input`; `false` if the client has gone.
+    fn carry_out(&mut self, request: &Request, input: &mut Input, pace: &mut Pace) -> bool {
+        self.execute(request, input);
+        input.consume(request);
+        pace.request_done();
+        !pace.replies_are_due(self.output.pending().len()) || self.flush()
     }
 
     /// Carries out the large request at the front of `input`, which this worker leads, after
@@ -325,8 +392,8 @@ impl Worker {
         drop(charge);
     }
 
-    /// Gives half of the whole requests in `input` and the receiver away, if that is worth it.
-    fn share(&mut self, input: &mut Input, pace: &mut Pace) -> bool {
+    /// Gives half of the whole requests at the front of `input` to a helper, if that is worth it.
+    fn share(&mut self, input: &mut Input, pace: &mut Pace) {
         // Large requests stay with the receiver: whoever carries one out hands the receiver on.
         let is_small = |request: &Request| !is_large(request);
         let rules = self.connection.rules;
@@ -336,19 +403,17 @@ impl Worker {
         } else {
             0
         };
+        pace.put_off();
         if !pace.is_worth_sharing(requests) {
-            pace.put_off();
-            return false;
+            return;
         }
-        let (_, kept_bytes) = input.run_of(requests / 2, rules, is_small);
-        let mut rest = std::mem::take(&mut self.spare);
-        if !input.split_off(kept_bytes, &mut rest) {
-            self.spare = rest;
-            pace.put_off();
-            return false;
+        let (_, bytes) = input.run_of(requests / 2, rules, is_small);
+        let mut batch = std::mem::take(&mut self.spare);
+        if !input.move_front(bytes, &mut batch) {
+            self.spare = batch;
+            return;
         }
-        self.connection.hand_over(rest);
-        true
+        self.spare = self.connection.give_batch(batch);
     }
 
     fn execute(&mut self, request: &Request, input: &Input) {
@@ -389,23 +454,39 @@ impl Worker {
                     return !connection.socket.is_draining() || self.may_drain(length);
                 }
                 Received::End => return false,
-                Received::Nothing if started.elapsed() < POLL_BEFORE_SLEEP => thread::yield_now(),
-                Received::Nothing => {
-                    if !connection.socket.wait(Some(IDLE_AFTER)) {
-                        input.shrink(0);
-                        self.spare.shrink(0);
-                        self.output.shrink(0);
-                        connection.socket.wait(None);
-                    }
-                }
+                Received::Nothing if started.elapsed() < self.poll => thread::yield_now(),
+                Received::Nothing => self.sleep(input),
             }
         }
+    }
+
+    /// Waits until there is something to receive, without memory if that takes long.
+    fn sleep(&mut self, input: &mut Input) {
+        let socket = &self.connection.socket;
+        let started = Instant::now();
+        if !socket.wait(Some(IDLE_AFTER)) {
+            input.shrink(0);
+            self.spare.shrink(0);
+            self.output.shrink(0);
+            socket.wait(None);
+        }
+        self.poll = match self.poll / 2 {
+            _ if started.elapsed() < SHORT_SLEEP => POLL_MAX,
+            shorter if shorter < POLL_MIN => Duration::ZERO,
+            shorter => shorter,
+        };
     }
 
     fn may_drain(&mut self, length: usize) -> bool {
         self.drained_bytes += length;
         self.drained_bytes <= DRAIN_BYTES_MAX
     }
+}
+
+/// What a worker is given.
+enum Work {
+    Lead(Input),
+    Help(Input),
 }
 
 /// A device that panics must not leave the client and the other workers waiting.

@@ -83,13 +83,15 @@
 //!
 //! - a large request (64 KiB of payload, 16 MiB of range): the bytes behind it go with the receiver,
 //!   so whatever follows overtakes it;
-//! - a batch that has taken 50 us and will take as long again: half of it goes with the receiver.
+//! - a batch that has taken 50 us and will take as long again: half of what is left is given to a
+//!   helper, and taken back if none came in time.
 //!
 //! Whoever is done and finds the receiver free takes it, awake as it is. So lz4 at queue depth 16
 //! runs on one thread without a wake-up, zstd spreads to the other CPU, and a 1 MiB write holds up
 //! nothing. Replies are sent when 25 us have passed or 64 KiB are gathered, so that the client never
-//! waits for a whole batch, and a receiver that finds nothing looks again for 30 us, yielding its
-//! CPU, before it sleeps. Buffers stay with their workers: in the steady state nothing is allocated.
+//! waits for a whole batch. A receiver that finds nothing looks again for up to 30 us, yielding its
+//! CPU, before it sleeps; on a busy machine, where that is in vain, it learns to sleep at once.
+//! Buffers stay with their workers or are exchanged: in the steady state nothing is allocated.
 //!
 //! What a small request may cost its connection: one that blocks inside the device holds up the
 //! batch behind it, since it was not worth a wake-up beforehand. Devices are expected to take
