@@ -106,12 +106,10 @@ fn is_foreign(relative: &str, name: &str) -> bool {
     hidden || ignored.contains(&relative)
 }
 
-/// The root of the checkout.
+/// The root of the checkout that cargo runs the tests of.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap()
-        .to_path_buf()
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");
+    Path::new(&xtask).parent().unwrap().to_path_buf()
 }
 
 /// `source` with comments and the insides of literals blanked out; lines keep their numbers.
