@@ -70,12 +70,20 @@ fn a_client_that_vanishes_with_requests_in_the_device_is_forgotten() {
 
 #[test]
 fn a_connection_that_idled_ends_with_all_its_workers() {
-    let served = Served::new(Bytes::new(SIZE));
+    let device = Bytes::new(SIZE);
+    let served = Served::new(device.clone());
     let mut client = served.connect();
-    // The receiver moves to a helper; the first worker is left waiting without a timeout.
-    assert_eq!(client.write(0, 0, &[1; 100_000]), 0);
+    // While the first worker is stuck the receiver moves to a helper and stays there.
+    device.set_rule(|seen| match seen {
+        Seen::Write(..) => Action::Block,
+        _ => Action::Pass,
+    });
+    let cookie = client.send(0, WRITE, 0, 100_000, &[1; 100_000]);
+    assert_eq!(client.read(200_000, 1).unwrap(), [0]);
+    device.set_rule(|_| Action::Pass);
+    assert_eq!(client.reply(), (cookie, 0));
+    // Long enough for both to have settled down.
     std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(client.read(0, 1).unwrap(), [1]);
     drop(client);
     eventually("the client is gone", || served.handle().connections() == 0);
 }
