@@ -258,10 +258,10 @@ fn pure_rust(_: &Options) -> Result<Report, String> {
     )
 }
 
-/// The engine's locks under a scheduler that tries many interleavings. Its own target directory:
-/// the flag would otherwise make every other step compile everything again.
+/// The engine's locks under a scheduler that tries many interleavings: its tests named `shuttle`
+/// (others do not run in a schedule). Its own target directory keeps the flag from other steps.
 fn shuttle(_: &Options) -> Result<Report, String> {
-    let mut test = cargo("test --release -p uzram --test shuttle");
+    let mut test = cargo("test --release -p uzram --lib shuttle");
     test.env("RUSTFLAGS", "--cfg uzram_shuttle");
     test.env("CARGO_TARGET_DIR", workspace::target_dir().join("shuttle"));
     cargo_test(test, 20 * MINUTE)
