@@ -43,6 +43,7 @@ fn names_of_codecs_pools_and_disks() {
     };
     refused("--algorithm", "lz5", "lz4, zstd");
     refused("--pool", "slab", "zsmalloc");
+    refused("--algorithm", "two\nlines\u{1b}[31m", "lz4, zstd");
     refused("--name", "../x", "--name: name \"../x\"");
     refused("--name", "", "--name: name \"\"");
     refused("--attach", "ublk", "possible values: nbd");

@@ -271,6 +271,16 @@ fn a_server_that_hangs_is_named_and_does_not_hide_the_others() {
         list.stderr.contains("deaf: process 4 does not answer"),
         "{list:?}"
     );
+    assert!(list.stderr.contains("stopped: process"), "{list:?}");
+    assert!(list.stderr.contains("timed out"), "{list:?}");
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
+    stopped.signal("CONT");
+    let disksize = || home.json(&["list", "--json"])[2]["disksize"].clone();
+    eventually("it goes on", || disksize() == 1 << 20);
     let list = home.json(&["list", "--json"]);
     assert!(
         list[1]["error"]

@@ -301,6 +301,21 @@ mod tests {
     }
 
     #[test]
+    fn a_reply_survives_what_was_not_read_before_it() {
+        let (_temp, path, _control) = started(echo());
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(&[b'x'; 3 * REQUEST_BYTES_MAX]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        // Long enough for the server to close, were it not to wait for us.
+        thread::sleep(DRAIN_TIMEOUT / 2);
+        let mut reply = String::new();
+        stream
+            .read_to_string(&mut reply)
+            .expect("the connection was reset");
+        assert!(reply.ends_with("}\n"), "{reply}");
+    }
+
+    #[test]
     fn connections_are_bounded_and_slots_come_back() {
         let (_temp, path, _control) = started(echo());
         let idle: Vec<_> = (0..CONNECTIONS_MAX)
