@@ -71,8 +71,7 @@ fn transmission(mut stream: UnixStream, fault: Fault) -> Option<()> {
     let mut count = 0;
     let mut pending: Vec<Vec<u8>> = Vec::new();
     loop {
-        let mut header = [0; 28];
-        stream.read_exact(&mut header).ok()?;
+        let header = next_header(&mut stream, &mut pending)?;
         let command = header[7];
         let offset = u64::from_be_bytes(header[16..24].try_into().unwrap()) as usize;
         let length = u32::from_be_bytes(header[24..28].try_into().unwrap()) as usize;
@@ -99,15 +98,38 @@ fn transmission(mut stream: UnixStream, fault: Fault) -> Option<()> {
             }
             _ => return None,
         }
-        let copies = if fault == Fault::RepliesTwice { 2 } else { 1 };
-        pending.extend(std::iter::repeat_n(reply, copies));
-        // Answers wait for a second request where the client has room for one in flight.
-        if pending.len() >= 2 || length > PAGE_BYTES || command == 1 {
-            for reply in pending.drain(..).rev() {
-                stream.write_all(&reply).ok()?;
-            }
+        let doubled = fault == Fault::RepliesTwice && length == PAGE_BYTES;
+        pending.extend(std::iter::repeat_n(reply, if doubled { 2 } else { 1 }));
+        if pending.len() >= 2 {
+            answer(&mut stream, &mut pending)?;
         }
     }
+}
+
+/// The next request's header; what is pending is answered when none comes for a while.
+fn next_header(stream: &mut UnixStream, pending: &mut Vec<Vec<u8>>) -> Option<[u8; 28]> {
+    let mut header = [0; 28];
+    stream
+        .set_read_timeout(Some(Duration::from_millis(5)))
+        .unwrap();
+    loop {
+        match stream.read(&mut header[..1]) {
+            Ok(1) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                answer(stream, pending)?;
+            }
+            _ => return None,
+        }
+    }
+    stream.set_read_timeout(None).unwrap();
+    stream.read_exact(&mut header[1..]).ok()?;
+    Some(header)
+}
+
+/// Answers in reverse order, in one piece.
+fn answer(stream: &mut UnixStream, pending: &mut Vec<Vec<u8>>) -> Option<()> {
+    let replies: Vec<u8> = pending.drain(..).rev().flatten().collect();
+    stream.write_all(&replies).ok()
 }
 
 fn pages() -> Vec<u8> {
@@ -155,7 +177,10 @@ fn every_fault_of_a_server_is_found_and_named() {
         (Fault::WrongData, "NBD server: wrong data at offset"),
         (Fault::LosesWrites, "NBD server: wrong data at offset"),
         (Fault::FailsReads, "NBD server: a request failed, error 5"),
-        (Fault::RepliesTwice, "NBD server: "),
+        (
+            Fault::RepliesTwice,
+            "NBD server: two replies to one request",
+        ),
         (Fault::BadMagic, "NBD server: bad reply magic 0x00446698"),
         (Fault::RefusesGo, "NBD server at "),
     ];
