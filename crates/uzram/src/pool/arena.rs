@@ -265,14 +265,22 @@ impl Arena {
         }
     }
 
-    /// Gives every wholly free span back to the system, the spare included.
+    /// Gives back to the system what no run covers, the spare included; of huge pages, only whole ones.
     pub(crate) fn trim(&self) {
         let spans = self.state.lock().spans.len();
         for index in 0..spans {
-            let state = self.state.lock();
-            let span = &state.spans[index];
-            if span.mode == Mode::Huge && span.used.is_empty() {
-                self.release_span(state, index);
+            let mut state = self.state.lock();
+            let span = &mut state.spans[index];
+            match span.mode {
+                Mode::Huge if span.used.is_empty() => self.release_span(state, index),
+                Mode::Small => {
+                    let runs = span.free();
+                    runs.runs()
+                        .for_each(|(start, length)| span.used.set(start, length));
+                    drop(state);
+                    self.shed(index * self.span_units, runs);
+                }
+                Mode::Huge | Mode::Unclaimed => {}
             }
         }
     }

@@ -201,6 +201,22 @@ fn any_failed_allocation_of_the_making_is_an_error() {
     }
 }
 
+/// A writer makes memory and then needs none, for somebody else freed an object meanwhile.
+#[test]
+fn memory_that_was_made_and_not_used_goes_back_too() {
+    for size_bytes in [1 << 20, 1 << 30] {
+        let store = Store::builder().size(size_bytes).build().unwrap();
+        store.pool.grow(100).unwrap();
+        assert!(store.stats().mem_spare_bytes > 0);
+        store.reset();
+        assert_eq!(
+            store.stats().mem_resident_bytes,
+            0,
+            "disk of {size_bytes} bytes"
+        );
+    }
+}
+
 /// Threads that believe to be on CPUs far above the count, and change all the time.
 #[test]
 fn cpu_numbers_above_the_count_serve() {
