@@ -20,8 +20,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A running server. Dropped, it drains: requests under way are answered, then sockets and state
 /// files are removed and the names are free again.
 pub struct Server {
-    // In the order in which they end: nobody asks about a device that is going, clients are served
-    // until their requests are answered, and names are given back last.
+    // Clients are drained first, while the control socket still answers; then in this order, so
+    // that nobody is told about a device that is going and names are given back last.
     _control: Control,
     served: Vec<ServerHandle>,
     _maintenance: Maintenance,

@@ -258,7 +258,7 @@ fn process_error(directory: &Path, error: &io::Error) -> String {
             "no /proc here; mount it: mount -t proc proc /proc".into()
         }
         io::ErrorKind::NotFound => "no such process".into(),
-        _ if error.raw_os_error() == Some(ESRCH) => {
+        _ if error.raw_os_error() == Some(ESRCH) || is_zombie(directory) => {
             "no memory of its own; it has ended, or is a kernel thread".into()
         }
         io::ErrorKind::PermissionDenied => {
@@ -267,6 +267,17 @@ fn process_error(directory: &Path, error: &io::Error) -> String {
         }
         _ => format!("{}: {error}", directory.display()),
     }
+}
+
+/// Whether the process has ended and only waits to be waited for. Of such a one even its own user
+/// is refused the memory, so the refusal alone would mislead.
+fn is_zombie(directory: &Path) -> bool {
+    let stat = std::fs::read_to_string(directory.join("stat")).unwrap_or_default();
+    // The name before it may hold anything, parentheses too.
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('Z' | 'X'))
 }
 
 /// The file being written; removed again unless it is kept.

@@ -1,6 +1,6 @@
 //! `uzram serve`.
 
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -35,6 +35,9 @@ pub fn run(args: &ServeArgs) -> Result {
         print(&welcome(device, args.checksum))?;
     }
     signals.wait();
+    if std::io::stderr().is_terminal() {
+        warn("ending: requests under way are answered first; once more to end at once");
+    }
     drop(server);
     Ok(())
 }
