@@ -1,0 +1,100 @@
+//! Arbitrary bytes into each codec's decoder: an error or a page, never a write outside the page. The
+//! same bytes, made a page, must survive compression; damaged afterwards, must not harm.
+
+#![no_main]
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use uzram::{Compression, Compressor, Decompressor, Malformed, Unit};
+
+const UNITS_BYTES: [u64; 3] = [4096, 16384, 65536];
+const CANARY_BYTES: usize = 64;
+const CANARY: u8 = 0xa5;
+
+struct Subject {
+    unit: Unit,
+    compressor: Box<dyn Compressor>,
+    decompressor: Decompressor,
+    _compression: Arc<Compression>,
+}
+
+impl Subject {
+    fn all() -> Vec<Subject> {
+        let pairs = uzram::algorithms()
+            .into_iter()
+            .flat_map(|name| UNITS_BYTES.map(|unit| (name, unit)));
+        pairs
+            .map(|(name, unit)| {
+                let unit = Unit::new(unit).unwrap();
+                let compression = Compression::new(name, unit).unwrap();
+                Subject {
+                    unit,
+                    compressor: compression.codec().compressor(unit).unwrap(),
+                    decompressor: compression.codec().decompressor(unit).unwrap(),
+                    _compression: compression,
+                }
+            })
+            .collect()
+    }
+
+    /// Decodes between canaries.
+    fn decode(&mut self, source: &[u8]) -> Result<Vec<u8>, Malformed> {
+        let unit = self.unit.bytes();
+        let mut bytes = vec![CANARY; unit + 2 * CANARY_BYTES];
+        let page = &mut bytes[CANARY_BYTES..][..unit];
+        let decoded = match &mut self.decompressor {
+            Decompressor::Shared(shared) => shared.decompress(source, page),
+            Decompressor::Stateful(state) => state.decompress(source, page),
+        };
+        let outside = bytes[..CANARY_BYTES]
+            .iter()
+            .chain(&bytes[CANARY_BYTES + unit..]);
+        assert!(
+            outside.into_iter().all(|byte| *byte == CANARY),
+            "wrote outside the page"
+        );
+        decoded.map(|()| bytes[CANARY_BYTES..][..unit].to_vec())
+    }
+
+    fn round_trip(&mut self, data: &[u8], at: usize, mask: u8) {
+        let unit = self.unit.bytes();
+        let pattern = [data, &[0]].concat();
+        let page = pattern.repeat(unit.div_ceil(pattern.len()))[..unit].to_vec();
+        let mut packed = vec![0; 2 * unit];
+        let length = self
+            .compressor
+            .compress(&page, &mut packed)
+            .expect("two units suffice");
+        packed.truncate(length);
+        // An exact copy, so that the sanitizer sees a read past its end.
+        let mut packed = packed.into_boxed_slice();
+        assert!(self.decode(&packed).expect("own output") == page);
+        packed[at % length] ^= mask;
+        let _ = self.decode(&packed);
+        let _ = self.decode(&packed[..at % length]);
+        packed[at % length] ^= mask;
+        assert!(self.decode(&packed).expect("no state is left behind") == page);
+    }
+}
+
+thread_local! {
+    static SUBJECTS: RefCell<Vec<Subject>> = RefCell::new(Subject::all());
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [which, mask, low, high, bytes @ ..] = data else {
+        return;
+    };
+    SUBJECTS.with_borrow_mut(|subjects| {
+        let which = usize::from(*which);
+        let index = which % subjects.len();
+        let subject = &mut subjects[index];
+        if which < 128 {
+            let _ = subject.decode(bytes);
+        } else {
+            subject.round_trip(bytes, usize::from(u16::from_le_bytes([*low, *high])), *mask);
+        }
+    });
+});

@@ -1,0 +1,184 @@
+//! Sequences of operations on a store against a map of pages: contents, counters, the limit.
+
+#![no_main]
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use libfuzzer_sys::fuzz_target;
+use uzram::{Compression, ErrorKind, PageIndex, Store, Unit, Zeroing};
+
+const PAGES: u64 = 16;
+const OPS_MAX: usize = 200;
+
+fn compression(which: u8) -> Arc<Compression> {
+    static ALL: OnceLock<Vec<Arc<Compression>>> = OnceLock::new();
+    let all = ALL.get_or_init(|| {
+        let pairs = uzram::algorithms()
+            .into_iter()
+            .flat_map(|name| [4096, 16384].map(|unit| (name, Unit::new(unit).unwrap())));
+        pairs
+            .map(|(name, unit)| Compression::new(name, unit).unwrap())
+            .collect()
+    });
+    all[usize::from(which) % all.len()].clone()
+}
+
+/// Bytes from the input: fixed-size numbers, zero after its end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        *first
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    /// A content that takes few bytes to name: a word repeated, with noise in a part of it.
+    fn content(&mut self, length: usize) -> Vec<u8> {
+        let width = usize::from(self.byte() % 9).max(1);
+        let word: Vec<u8> = (0..width).map(|_| self.byte()).collect();
+        let mut bytes = word.repeat(length.div_ceil(width));
+        bytes.truncate(length);
+        let noisy = usize::from(self.byte()) * length / 255;
+        let mut state = u64::from(self.byte()) | 1 << 40;
+        for word in bytes[..noisy].chunks_mut(8) {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let noise = (state ^ state >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            word.copy_from_slice(&noise.to_le_bytes()[..word.len()]);
+        }
+        bytes
+    }
+
+    fn part(&mut self, unit: usize) -> (usize, usize) {
+        let (a, b) = (
+            usize::from(self.word()) % (unit + 1),
+            usize::from(self.word()) % (unit + 1),
+        );
+        (a.min(b), a.max(b))
+    }
+
+    fn zeroing(&mut self) -> Zeroing {
+        if self.byte() & 1 == 0 {
+            Zeroing::MayPunch
+        } else {
+            Zeroing::NoHole
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input(data);
+    let compression = compression(input.byte());
+    let unit = compression.unit().bytes();
+    let builder = Store::builder()
+        .size(PAGES * unit as u64)
+        .compression(compression);
+    let limit = u64::from(input.byte() % 32) * 8192;
+    let store = builder
+        .mem_limit(limit)
+        .checksum(input.byte() & 1 == 1)
+        .build()
+        .unwrap();
+    let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
+    let zeroes = vec![0; unit];
+    for _ in 0..OPS_MAX {
+        if input.0.is_empty() {
+            break;
+        }
+        let op = input.byte();
+        let index = u64::from(op >> 4) % PAGES;
+        let at = PageIndex(index);
+        let old = model.get(&index).unwrap_or(&zeroes).clone();
+        let was_hole = !model.contains_key(&index);
+        let mut refusable = |done: uzram::Result<()>, new: Option<Vec<u8>>| match done {
+            Ok(()) => {
+                match new {
+                    Some(page) => model.insert(index, page),
+                    None => model.remove(&index),
+                };
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+                assert!(store.mem_limit() > 0);
+            }
+        };
+        match op & 15 {
+            0..4 => {
+                let page = input.content(unit);
+                refusable(store.write(at, &page), Some(page));
+            }
+            4..8 => {
+                let (start, end) = input.part(unit);
+                let part = input.content(end - start);
+                let done = store.write_at(at, start, &part);
+                if start < end {
+                    let mut page = old;
+                    page[start..end].copy_from_slice(&part);
+                    refusable(done, Some(page));
+                }
+            }
+            8 => {
+                store.trim(at).unwrap();
+                model.remove(&index);
+            }
+            9 => {
+                let zeroing = input.zeroing();
+                store.zero(at, zeroing).unwrap();
+                refusable(Ok(()), (zeroing == Zeroing::NoHole).then(|| zeroes.clone()));
+            }
+            10 => {
+                let (start, end) = input.part(unit);
+                let zeroing = input.zeroing();
+                let punches = zeroing == Zeroing::MayPunch && (was_hole || end - start == unit);
+                let done = store.zero_at(at, start, end - start, zeroing);
+                if start < end {
+                    let mut page = old;
+                    page[start..end].fill(0);
+                    refusable(done, (!punches).then_some(page));
+                }
+            }
+            11 => {
+                let (start, end) = input.part(unit);
+                let mut part = vec![0xee; end - start];
+                store.read_at(at, start, &mut part).unwrap();
+                assert!(part == old[start..end]);
+            }
+            12 => store.set_mem_limit(u64::from(input.byte()) * 1024),
+            13 => drop(store.maintain(std::time::Duration::ZERO)),
+            14 if input.byte() == 77 => {
+                store.reset();
+                model.clear();
+                assert_eq!(store.stats().mem_resident_bytes, 0);
+            }
+            _ => {
+                let mut page = vec![0xee; unit];
+                store.read(at, &mut page).unwrap();
+                assert!(page == old);
+            }
+        }
+        let stats = store.stats();
+        assert_eq!(stats.orig_data_size_bytes, (model.len() * unit) as u64);
+        assert!(stats.mem_used_total_bytes >= stats.compr_data_size_bytes);
+    }
+    let mut page = vec![0xee; unit];
+    for index in 0..PAGES {
+        store.read(PageIndex(index), &mut page).unwrap();
+        assert!(
+            page == *model.get(&index).unwrap_or(&zeroes),
+            "page {index}"
+        );
+        store.trim(PageIndex(index)).unwrap();
+    }
+    let stats = store.stats();
+    assert_eq!(
+        (stats.mem_used_total_bytes, stats.compr_data_size_bytes),
+        (0, 0)
+    );
+});
