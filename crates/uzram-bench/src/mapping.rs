@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -61,21 +61,30 @@ impl Mapping {
         };
         if backing == Backing::Huge {
             // A kernel without huge pages says EINVAL; small pages then serve both sides alike.
-            let _ = mapping.advise(Advice::LinuxHugepage);
+            let _ = mapping.advise_huge();
         }
         Ok(mapping)
     }
 
     /// Gives the memory back to the system: it reads as zeroes, and the next touch is a first one.
     pub(crate) fn make_fresh(&mut self) -> io::Result<()> {
-        self.advise(Advice::LinuxDontNeed)
+        self.make_range_fresh(0..self.length)
     }
 
-    fn advise(&mut self, advice: Advice) -> io::Result<()> {
+    /// The same for a range that lies within and starts at a multiple of 2 MiB.
+    pub(crate) fn make_range_fresh(&mut self, range: Range<usize>) -> io::Result<()> {
+        let part = &mut self[range];
+        let (base, length) = (part.as_mut_ptr().cast::<c_void>(), part.len());
+        // SAFETY: `part` is borrowed mutably: nobody looks at the memory while it becomes zeroes,
+        // and any content is valid for u8.
+        unsafe { madvise(base, length, Advice::LinuxDontNeed) }?;
+        Ok(())
+    }
+
+    fn advise_huge(&mut self) -> io::Result<()> {
         let base = self.base.as_ptr().cast::<c_void>();
-        // SAFETY: &mut self: nobody looks at the memory while DONTNEED zeroes it, and any content
-        // is valid for u8; HUGEPAGE changes no content.
-        unsafe { madvise(base, self.length, advice) }?;
+        // SAFETY: the mapping is ours, and this advice changes no content.
+        unsafe { madvise(base, self.length, Advice::LinuxHugepage) }?;
         Ok(())
     }
 }

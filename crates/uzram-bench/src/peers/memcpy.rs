@@ -35,12 +35,21 @@ impl Side for Memcpy {
         "memcpy"
     }
 
-    fn begin(&mut self, case: Case) -> Result<()> {
-        if case == Case::FirstWrite {
-            let failed = |error| Error::io("memory for memcpy", error);
-            self.memory.make_fresh().map_err(failed)?;
-        }
+    fn begin(&mut self, _case: Case) -> Result<()> {
         Ok(())
+    }
+
+    /// Only the chunk's memory is made fresh, right before it is touched again. All of it at once
+    /// would be more memory than all other sides give back, and where a host takes free memory away
+    /// it would make *their* first touches dear.
+    fn prepare(&mut self, workload: &Workload, case: Case, chunk: usize) -> Result<()> {
+        if case != Case::FirstWrite {
+            return Ok(());
+        }
+        let places = workload.first_place(chunk)..workload.first_place(chunk + 1);
+        let range = places.start * PAGE_BYTES..places.end * PAGE_BYTES;
+        let fresh = self.memory.make_range_fresh(range);
+        fresh.map_err(|error| Error::io("memory for memcpy", error))
     }
 
     fn run(

@@ -21,6 +21,11 @@ pub(crate) trait Side {
     /// Makes ready for a whole pass of `case`; not timed.
     fn begin(&mut self, case: Case) -> Result<()>;
 
+    /// Makes ready for `case` on a chunk; not timed.
+    fn prepare(&mut self, _workload: &Workload, _case: Case, _chunk: usize) -> Result<()> {
+        Ok(())
+    }
+
     /// Does `case` to every page of a chunk; timed.
     ///
     /// `generation` is the content that is written, or that was.

@@ -120,6 +120,7 @@ impl<'a> Rounds<'a> {
             before_round(round);
             for turn in turns(round, taking.len(), chunks) {
                 let side = &mut self.sides[taking[turn.side]];
+                side.prepare(self.workload, case, turn.chunk)?;
                 let stopwatch = Stopwatch::start();
                 side.run(self.workload, case, turn.chunk, generation)?;
                 let lap = stopwatch.stop();
