@@ -97,7 +97,7 @@ struct State {
     resident_units: usize,
     /// Huge spans that are populated and wholly free.
     free_spans: usize,
-    /// 0 for none.
+    /// `usize::MAX` for none.
     limit_units: usize,
 }
 
@@ -154,7 +154,7 @@ impl Arena {
                 used_max_units: 0,
                 resident_units: 0,
                 free_spans: 0,
-                limit_units: 0,
+                limit_units: usize::MAX,
             }),
         };
         arena.set_limit(config.limit_bytes);
@@ -286,8 +286,12 @@ impl Arena {
     }
 
     pub(crate) fn set_limit(&self, limit_bytes: u64) {
-        let units = (limit_bytes / self.unit_bytes as u64).max(u64::from(limit_bytes > 0));
-        self.state.lock().limit_units = usize::try_from(units).unwrap_or(usize::MAX);
+        // Downwards, to nothing if need be: a limit is never exceeded.
+        let units = match limit_bytes {
+            0 => usize::MAX,
+            bytes => usize::try_from(bytes / self.unit_bytes as u64).unwrap_or(usize::MAX),
+        };
+        self.state.lock().limit_units = units;
     }
 
     pub(crate) fn reset_used_max(&self) {
@@ -374,11 +378,10 @@ impl Arena {
     }
 
     fn may_claim_huge(&self, state: &State) -> bool {
-        let limit_bytes = (state.limit_units * self.unit_bytes) as u64;
-        let limit_allows = state.limit_units == 0
-            || (limit_bytes >= HUGE_FROM_BYTES
-                && state.resident_units + self.span_units <= state.limit_units);
-        self.huge && limit_allows
+        let limit_bytes = state.limit_units.saturating_mul(self.unit_bytes) as u64;
+        self.huge
+            && limit_bytes >= HUGE_FROM_BYTES
+            && state.resident_units + self.span_units <= state.limit_units
     }
 
     fn plan(&self, state: &mut State, length: usize) -> Result<Step> {
@@ -392,7 +395,7 @@ impl Arena {
                 mode: Mode::Huge,
             });
         }
-        if state.limit_units > 0 && state.resident_units + length > state.limit_units {
+        if state.resident_units + length > state.limit_units {
             return self.plan_shed(state);
         }
         let units = self.claim(state, Mode::Small, length)?;
@@ -528,7 +531,7 @@ impl Arena {
 
 impl State {
     fn over_limit(&self, length: usize) -> bool {
-        self.limit_units > 0 && self.used_units + length > self.limit_units
+        self.used_units + length > self.limit_units
     }
 
     /// The lowest span with a free run, and the run's start in it.

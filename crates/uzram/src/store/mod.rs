@@ -19,7 +19,7 @@ use crate::page::{PageIndex, Unit, Zeroing};
 use crate::pool::{self, Pool, PoolConfig, arena};
 use crate::region::Region;
 use crate::stats::{Counter, Counters, Stats};
-use crate::sync::{Arc, AtomicU64, MappedU32, Ordering};
+use crate::sync::{Arc, AtomicU64, MappedU32, Mutex, Ordering};
 
 use self::slot::{Entry, SlotGuard, SlotTable};
 
@@ -51,6 +51,8 @@ pub struct Store {
     /// The pool's: objects from this size on are kept raw.
     huge_bytes: usize,
     mem_limit_bytes: AtomicU64,
+    /// Whose turn it is to grow the pool under a limit, and to use what that made.
+    growing: Mutex<()>,
     /// CRC-32 of each object, where asked for; written and read under the slot's lock.
     checksums: Option<Region>,
 }
@@ -100,6 +102,7 @@ impl Store {
             table,
             counters: Counters::new()?,
             mem_limit_bytes: AtomicU64::new(config.mem_limit_bytes),
+            growing: Mutex::default(),
             checksums,
         })
     }

@@ -211,6 +211,32 @@ fn shuttle_a_writer_that_gets_no_memory_keeps_the_old_page() {
     });
 }
 
+/// Room for one block of two units, and two writers who want one each, of different classes: making
+/// room for the one by giving back what the other has just made must not go on for ever.
+#[test]
+fn shuttle_writers_at_the_limit_do_not_starve_each_other() {
+    check(|| {
+        let store = store(3 << 12);
+        let written = Arc::new(AtomicU64::new(0));
+        let work = |index: u64, length: usize| -> Box<dyn FnOnce() + Send> {
+            let (store, written) = (store.clone(), written.clone());
+            let mut page = vec![0; 4096];
+            page[..length].fill(7);
+            Box::new(move || match store.write(PageIndex(index), &page) {
+                Ok(()) => drop(written.fetch_add(1, Ordering::SeqCst)),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace);
+                    let used_bytes = store.stats().mem_used_total_bytes;
+                    assert_eq!(used_bytes, 2 << 12, "refused, and nobody had it");
+                }
+            })
+        };
+        together(vec![work(0, 2720), work(1, 1632)]);
+        assert_eq!(written.load(Ordering::SeqCst), 1);
+        assert_eq!(store.stats().mem_used_max_bytes, 2 << 12);
+    });
+}
+
 #[test]
 fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
     check(|| {

@@ -16,7 +16,7 @@ use super::Store;
 use super::slot::Entry;
 
 /// How often a write grows the pool before it gives up: others may take what it made.
-const GROWTHS_MAX: usize = 64;
+const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 64 };
 
 /// What a partial write puts into its range.
 enum Patch<'a> {
@@ -171,17 +171,29 @@ impl Store {
     /// Runs `attempt` until it succeeds or fails, growing the pool in between, when the attempt has
     /// given its stream and slot back.
     fn attempts<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
+        let mut wanted_bytes = match attempt() {
+            Ok(done) => return Ok(done),
+            Err(Retry::Fail(error)) => return Err(error),
+            Err(Retry::Grow(size_bytes)) => size_bytes,
+        };
+        // Under a limit the pool makes room by giving free runs back, and it cannot know which of them
+        // another writer has just made for itself: without turns two could do that to each other.
+        let limited = self.mem_limit() > 0;
+        let _turn = limited.then(|| self.growing.lock());
         for _ in 0..GROWTHS_MAX {
+            self.counters.add(Counter::SlowPathWrites, 1);
+            self.pool.grow(wanted_bytes)?;
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Retry::Fail(error)) => return Err(error),
-                Err(Retry::Grow(size_bytes)) => {
-                    self.counters.add(Counter::SlowPathWrites, 1);
-                    self.pool.grow(size_bytes)?;
-                }
+                Err(Retry::Grow(size_bytes)) => wanted_bytes = size_bytes,
             }
         }
-        Err(no_memory())
+        Err(if limited {
+            limit_contended()
+        } else {
+            no_memory()
+        })
     }
 
     fn counting_failure<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -211,5 +223,12 @@ fn no_memory() -> Error {
     Error::new(
         ErrorKind::NoMemory,
         "no memory for a compressed page; free some or discard",
+    )
+}
+
+fn limit_contended() -> Error {
+    Error::new(
+        ErrorKind::NoSpace,
+        "at mem_limit others took all memory that became free; raise it, or discard or reset",
     )
 }

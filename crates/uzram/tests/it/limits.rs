@@ -138,6 +138,28 @@ fn a_limit_set_later_holds_from_then_on() {
     store.write(PageIndex(601), &noise(1, 4096)).unwrap();
 }
 
+/// Rounded down to the unit, to nothing if need be: never exceeded means never.
+#[test]
+fn a_limit_below_one_unit_leaves_room_for_same_filled_pages_only() {
+    for limit in [1, 4096, 65535] {
+        let unit = Unit::new(65536).unwrap();
+        let store = Store::builder()
+            .size(1 << 30)
+            .unit(unit)
+            .mem_limit(limit)
+            .build()
+            .unwrap();
+        let refused = store
+            .write(PageIndex(0), &compressible(1, 65536))
+            .unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        store.write(PageIndex(0), &same_filled(1, 65536)).unwrap();
+        assert_eq!(store.stats().mem_used_max_bytes, 0);
+        store.set_mem_limit(65536);
+        store.write(PageIndex(0), &compressible(1, 65536)).unwrap();
+    }
+}
+
 /// Writers at the limit, with a watcher that looks all the time. At 96 MiB huge spans serve, at
 /// 6 MiB small ones; near the limit the one gives way to the other.
 #[test]

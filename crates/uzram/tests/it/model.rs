@@ -27,7 +27,7 @@ struct Setup {
 
 fn setup() -> impl Strategy<Value = Setup> {
     let units = prop_oneof![Just(4096u64), Just(16384), Just(65536)];
-    let limits = prop_oneof![3 => Just(0u64), 1 => (4..64u64).prop_map(|pages| pages << 14)];
+    let limits = prop_oneof![3 => Just(0u64), 1 => (1..64u64).prop_map(|pages| pages << 12)];
     let algorithms = prop::sample::select(uzram::algorithms());
     (units, algorithms, any::<bool>(), limits).prop_map(|(unit, algorithm, checksum, limit)| {
         Setup {
