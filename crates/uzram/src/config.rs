@@ -68,7 +68,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Limit on memory for objects, in bytes; rounded down to the unit. 0, the default, is none.
+    /// Limit on memory for objects, in bytes; rounded down to 4 KiB. 0, the default, is none.
     #[must_use]
     pub fn mem_limit(mut self, limit_bytes: u64) -> StoreBuilder {
         self.mem_limit_bytes = limit_bytes;

@@ -23,7 +23,8 @@ use crate::sync::{MappedU32, MappedU64};
 /// Size of a huge page, and the granularity of a region's start address, in bytes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-const PAGE_BYTES: usize = 4096;
+/// What the system gives and takes back at once, in bytes.
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// What a region's pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,8 +192,8 @@ impl Region {
     /// Where the system refuses (locked memory, or before Linux 5.4) the memory goes back late.
     pub(crate) fn split_huge_page(&self, range: Range<usize>) {
         let (at, length) = self.span(&range);
-        // SAFETY: `span` checked the range; the advice changes no content. Of all advices that this
-        // one's part-of-a-huge-page case splits is what it is chosen for; cold is what the part is.
+        // SAFETY: `span` checked the range; the advice changes no content. Any advice that is given
+        // to a part makes the kernel split; "cold" is also true.
         let _ = unsafe { rustix::mm::madvise(at, length, Advice::LinuxCold) };
     }
 

@@ -1,9 +1,9 @@
-//! The arena: runs of units for pools, out of one [`Region`], in spans of 2 MiB.
+//! The arena: runs of pages for pools, out of one [`Region`], in spans of 2 MiB.
 //!
 //! The first touch of a page is expensive (0.2 us each in huge pages, over 1 us else, several when a
 //! host must back it), so memory is taken a span at a time, ahead of use where possible, and
 //! [`Arena::take`] never does it. Dropping part of a huge page frees nothing, so a *huge* span goes
-//! back whole, when its last unit is free; arenas with a small limit use *small* spans, whose runs
+//! back whole, when its last page is free; arenas with a small limit use *small* spans, whose runs
 //! come and go singly in 4 KiB pages.
 //!
 //! Two counts: `used` (runs that pools hold; this is what the limit bounds) and `resident` (what the
@@ -11,7 +11,7 @@
 //! only the free part of huge spans is left to take, that part is given back first.
 //!
 //! Locking: one mutex for all state, below every lock of the pools. System calls run outside it, on
-//! units marked as used meanwhile.
+//! pages marked as used meanwhile.
 
 #![allow(unsafe_code)]
 
@@ -21,11 +21,13 @@ use super::bits::Bits;
 use super::{GRANULE_BITS, GRANULE_BYTES, Handle, PoolConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::region::{HUGE_PAGE_BYTES, Region};
+use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES, Region};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Longest run that can be taken, in units.
-pub(crate) const RUN_UNITS_MAX: usize = 16;
+/// Longest run that can be taken, in pages.
+pub(crate) const RUN_PAGES_MAX: usize = 64;
+
+const SPAN_PAGES: usize = HUGE_PAGE_BYTES / PAGE_BYTES;
 
 /// Below this limit or disk size huge pages would waste too large a share.
 const HUGE_FROM_BYTES: u64 = 64 << 20;
@@ -65,12 +67,10 @@ impl Memory {
     }
 }
 
-/// Hands out runs of 1 to [`RUN_UNITS_MAX`] units, named by their first unit's index.
+/// Hands out runs of 1 to [`RUN_PAGES_MAX`] pages, named by their first page's index.
 #[derive(Debug)]
 pub(crate) struct Arena {
     region: Region,
-    unit_bytes: usize,
-    span_units: usize,
     huge: bool,
     state: Mutex<State>,
 }
@@ -89,16 +89,16 @@ struct State {
     /// From the region's start up to the highest span ever claimed.
     spans: Vec<Span>,
     /// For each run length: no span below has such a run free.
-    first_fit: [usize; RUN_UNITS_MAX + 1],
+    first_fit: [usize; RUN_PAGES_MAX + 1],
     /// No span below is unclaimed.
     first_unclaimed: usize,
-    used_units: usize,
-    used_max_units: usize,
-    resident_units: usize,
+    used_pages: usize,
+    used_max_pages: usize,
+    resident_pages: usize,
     /// Huge spans that are populated and wholly free.
     free_spans: usize,
     /// `usize::MAX` for none.
-    limit_units: usize,
+    limit_pages: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,39 +134,36 @@ impl Span {
 /// What [`Arena::grow`] decided under the lock to do outside it.
 enum Step {
     Done,
-    Populate { units: Range<usize>, mode: Mode },
-    Release { units: Range<usize>, runs: Bits },
+    Populate { pages: Range<usize>, mode: Mode },
+    Release { pages: Range<usize>, runs: Bits },
 }
 
 impl Arena {
     pub(crate) fn new(config: &PoolConfig, memory: Memory) -> Arena {
-        let unit_bytes = config.unit.bytes();
         let arena = Arena {
             huge: memory.region.takes_huge_pages() && config.disksize_bytes >= HUGE_FROM_BYTES,
             region: memory.region,
-            unit_bytes,
-            span_units: HUGE_PAGE_BYTES / unit_bytes,
             state: Mutex::new(State {
                 spans: Vec::new(),
-                first_fit: [0; RUN_UNITS_MAX + 1],
+                first_fit: [0; RUN_PAGES_MAX + 1],
                 first_unclaimed: 0,
-                used_units: 0,
-                used_max_units: 0,
-                resident_units: 0,
+                used_pages: 0,
+                used_max_pages: 0,
+                resident_pages: 0,
                 free_spans: 0,
-                limit_units: usize::MAX,
+                limit_pages: usize::MAX,
             }),
         };
         arena.set_limit(config.limit_bytes);
         arena
     }
 
-    /// How many units the arena spans.
-    pub(crate) fn units(&self) -> usize {
-        self.region.length_bytes() / self.unit_bytes
+    /// How many pages the arena spans.
+    pub(crate) fn pages(&self) -> usize {
+        self.region.length_bytes() / PAGE_BYTES
     }
 
-    /// Takes a run of `length` units that is populated; `None` if there is none or the limit is
+    /// Takes a run of `length` pages that is populated; `None` if there is none or the limit is
     /// reached.
     pub(crate) fn take(&self, length: usize) -> Option<usize> {
         let mut state = self.state.lock();
@@ -178,22 +175,22 @@ impl Arena {
         let was_free = span.used.is_empty() && span.mode == Mode::Huge;
         span.used.set(start, length);
         state.free_spans -= usize::from(was_free);
-        state.used_units += length;
-        state.used_max_units = state.used_max_units.max(state.used_units);
-        Some(index * self.span_units + start)
+        state.used_pages += length;
+        state.used_max_pages = state.used_max_pages.max(state.used_pages);
+        Some(index * SPAN_PAGES + start)
     }
 
     /// Gives back a run that was taken. Nobody may touch it any more.
     pub(crate) fn give_back(&self, first: usize, length: usize) {
-        let (index, start) = (first / self.span_units, first % self.span_units);
+        let (index, start) = (first / SPAN_PAGES, first % SPAN_PAGES);
         let mut state = self.state.lock();
         match state.spans[index].mode {
             Mode::Huge => {
-                state.used_units -= length;
+                state.used_pages -= length;
                 state.free_in(index, start, length);
                 if state.spans[index].used.is_empty() {
                     state.free_spans += 1;
-                    if state.free_spans > state.spare_spans(self.span_units) {
+                    if state.free_spans > state.spare_spans() {
                         self.release_span(state, index);
                     }
                 }
@@ -202,8 +199,8 @@ impl Arena {
                 drop(state);
                 self.region.release(self.bytes_of(first..first + length));
                 let mut state = self.state.lock();
-                state.used_units -= length;
-                state.resident_units -= length;
+                state.used_pages -= length;
+                state.resident_pages -= length;
                 state.spans[index].populated.clear(start, length);
                 state.free_in(index, start, length);
                 state.unclaim_if_empty(index);
@@ -212,7 +209,7 @@ impl Arena {
         }
     }
 
-    /// Makes a run of `length` units free and populated, unless one is.
+    /// Makes a run of `length` pages free and populated, unless one is.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] at the limit or at the end of the reserved addresses,
@@ -227,13 +224,13 @@ impl Arena {
             // finitely many.
             match self.plan(&mut state, length)? {
                 Step::Done => return Ok(()),
-                Step::Populate { units, mode } => {
+                Step::Populate { pages, mode } => {
                     drop(state);
-                    return self.populate(units, mode);
+                    return self.populate(pages, mode);
                 }
-                Step::Release { units, runs } => {
+                Step::Release { pages, runs } => {
                     drop(state);
-                    self.shed(units.start, runs);
+                    self.shed(pages.start, runs);
                 }
             }
         }
@@ -242,7 +239,7 @@ impl Arena {
     /// Moves the spare one span towards its size, up or down; true if more is to do.
     pub(crate) fn maintain(&self) -> bool {
         let mut state = self.state.lock();
-        let wanted = state.spare_spans(self.span_units);
+        let wanted = state.spare_spans();
         if state.free_spans > wanted {
             let more = state.free_spans > wanted + 1;
             let free = |span: &Span| span.mode == Mode::Huge && span.used.is_empty();
@@ -252,14 +249,14 @@ impl Arena {
             }
             return more;
         }
-        if state.used_units == 0 || state.free_spans >= wanted || !self.may_claim_huge(&state) {
+        if state.used_pages == 0 || state.free_spans >= wanted || !self.may_claim_huge(&state) {
             return false;
         }
         let more = state.free_spans + 1 < wanted;
-        match self.claim(&mut state, Mode::Huge, self.span_units) {
-            Ok(units) => {
+        match self.claim(&mut state, Mode::Huge, SPAN_PAGES) {
+            Ok(pages) => {
                 drop(state);
-                self.populate(units, Mode::Huge).is_ok() && more
+                self.populate(pages, Mode::Huge).is_ok() && more
             }
             Err(_) => false,
         }
@@ -278,7 +275,7 @@ impl Arena {
                     runs.runs()
                         .for_each(|(start, length)| span.used.set(start, length));
                     drop(state);
-                    self.shed(index * self.span_units, runs);
+                    self.shed(index * SPAN_PAGES, runs);
                 }
                 Mode::Huge | Mode::Unclaimed => {}
             }
@@ -287,25 +284,25 @@ impl Arena {
 
     pub(crate) fn set_limit(&self, limit_bytes: u64) {
         // Downwards, to nothing if need be: a limit is never exceeded.
-        let units = match limit_bytes {
+        let pages = match limit_bytes {
             0 => usize::MAX,
-            bytes => usize::try_from(bytes / self.unit_bytes as u64).unwrap_or(usize::MAX),
+            bytes => usize::try_from(bytes / PAGE_BYTES as u64).unwrap_or(usize::MAX),
         };
-        self.state.lock().limit_units = units;
+        self.state.lock().limit_pages = pages;
     }
 
     pub(crate) fn reset_used_max(&self) {
         let mut state = self.state.lock();
-        state.used_max_units = state.used_units;
+        state.used_max_pages = state.used_pages;
     }
 
     pub(crate) fn stats(&self) -> ArenaStats {
         let state = self.state.lock();
-        let bytes = |units: usize| (units * self.unit_bytes) as u64;
+        let bytes = |pages: usize| (pages * PAGE_BYTES) as u64;
         ArenaStats {
-            used_bytes: bytes(state.used_units),
-            used_max_bytes: bytes(state.used_max_units),
-            resident_bytes: bytes(state.resident_units),
+            used_bytes: bytes(state.used_pages),
+            used_max_bytes: bytes(state.used_max_pages),
+            resident_bytes: bytes(state.resident_pages),
             side_bytes: (state.spans.capacity() * size_of::<Span>()) as u64,
         }
     }
@@ -315,8 +312,8 @@ impl Arena {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is outside the arena, crosses a span, or is taken.
     pub(crate) fn adopt(&self, first: usize, length: usize) -> Result<()> {
-        let (index, start) = (first / self.span_units, first % self.span_units);
-        if first + length > self.units() || start + length > self.span_units {
+        let (index, start) = (first / SPAN_PAGES, first % SPAN_PAGES);
+        if first + length > self.pages() || start + length > SPAN_PAGES {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 "a block lies outside its arena",
@@ -337,9 +334,9 @@ impl Arena {
         span.mode = Mode::Small;
         span.used.set(start, length);
         span.populated.set(start, length);
-        state.used_units += length;
-        state.resident_units += length;
-        state.used_max_units = state.used_max_units.max(state.used_units);
+        state.used_pages += length;
+        state.resident_pages += length;
+        state.used_max_pages = state.used_max_pages.max(state.used_pages);
         Ok(())
     }
 
@@ -347,13 +344,13 @@ impl Arena {
     pub(crate) fn adopted(&self) {
         let state = self.state.lock();
         for (index, span) in state.spans.iter().enumerate() {
-            for (start, length) in Bits::below(self.span_units).and_not(span.used).runs() {
-                let first = index * self.span_units + start;
+            for (start, length) in Bits::below(SPAN_PAGES).and_not(span.used).runs() {
+                let first = index * SPAN_PAGES + start;
                 self.region.release(self.bytes_of(first..first + length));
             }
         }
-        let end = state.spans.len() * self.span_units;
-        self.region.release(self.bytes_of(end..self.units()));
+        let end = state.spans.len() * SPAN_PAGES;
+        self.region.release(self.bytes_of(end..self.pages()));
     }
 
     /// The object's bytes.
@@ -373,15 +370,15 @@ impl Arena {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) }
     }
 
-    fn bytes_of(&self, units: Range<usize>) -> Range<usize> {
-        units.start * self.unit_bytes..units.end * self.unit_bytes
+    fn bytes_of(&self, pages: Range<usize>) -> Range<usize> {
+        pages.start * PAGE_BYTES..pages.end * PAGE_BYTES
     }
 
     fn may_claim_huge(&self, state: &State) -> bool {
-        let limit_bytes = state.limit_units.saturating_mul(self.unit_bytes) as u64;
+        let limit_bytes = state.limit_pages.saturating_mul(PAGE_BYTES) as u64;
         self.huge
             && limit_bytes >= HUGE_FROM_BYTES
-            && state.resident_units + self.span_units <= state.limit_units
+            && state.resident_pages + SPAN_PAGES <= state.limit_pages
     }
 
     fn plan(&self, state: &mut State, length: usize) -> Result<Step> {
@@ -389,28 +386,28 @@ impl Arena {
             return Ok(Step::Done);
         }
         if self.may_claim_huge(state) {
-            let units = self.claim(state, Mode::Huge, self.span_units)?;
+            let pages = self.claim(state, Mode::Huge, SPAN_PAGES)?;
             return Ok(Step::Populate {
-                units,
+                pages,
                 mode: Mode::Huge,
             });
         }
-        if state.resident_units + length > state.limit_units {
+        if state.resident_pages + length > state.limit_pages {
             return self.plan_shed(state);
         }
-        let units = self.claim(state, Mode::Small, length)?;
+        let pages = self.claim(state, Mode::Small, length)?;
         Ok(Step::Populate {
-            units,
+            pages,
             mode: Mode::Small,
         })
     }
 
-    /// Marks `length` units as used that are not populated, and counts them as resident.
+    /// Marks `length` pages as used that are not populated, and counts them as resident.
     fn claim(&self, state: &mut State, mode: Mode, length: usize) -> Result<Range<usize>> {
-        let units = Bits::below(self.span_units);
+        let pages = Bits::below(SPAN_PAGES);
         let place = match mode {
             Mode::Small => state.spans.iter().enumerate().find_map(|(index, span)| {
-                let vacant = units.and_not(span.used).and_not(span.populated);
+                let vacant = pages.and_not(span.used).and_not(span.populated);
                 let start = vacant.find_run(length)?;
                 (span.mode == Mode::Small).then_some((index, start))
             }),
@@ -423,8 +420,8 @@ impl Arena {
         let span = &mut state.spans[index];
         span.mode = mode;
         span.used.set(start, length);
-        state.resident_units += length;
-        let first = index * self.span_units + start;
+        state.resident_pages += length;
+        let first = index * SPAN_PAGES + start;
         Ok(first..first + length)
     }
 
@@ -434,7 +431,7 @@ impl Arena {
             .iter()
             .position(|span| span.mode == Mode::Unclaimed);
         let index = unclaimed.map_or(state.spans.len(), |position| from + position);
-        if (index + 1) * self.span_units > self.units() {
+        if (index + 1) * SPAN_PAGES > self.pages() {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 "the pool's address space is used up; compact or discard",
@@ -447,15 +444,15 @@ impl Arena {
         Ok(index)
     }
 
-    /// Makes claimed units resident and free.
-    fn populate(&self, units: Range<usize>, mode: Mode) -> Result<()> {
-        let (index, start) = (units.start / self.span_units, units.start % self.span_units);
-        let length = units.len();
+    /// Makes claimed pages resident and free.
+    fn populate(&self, pages: Range<usize>, mode: Mode) -> Result<()> {
+        let (index, start) = (pages.start / SPAN_PAGES, pages.start % SPAN_PAGES);
+        let length = pages.len();
         let populated = self
             .region
-            .populate(self.bytes_of(units.clone()), mode == Mode::Huge);
+            .populate(self.bytes_of(pages.clone()), mode == Mode::Huge);
         if populated.is_err() {
-            self.region.release(self.bytes_of(units));
+            self.region.release(self.bytes_of(pages));
         }
         let mut state = self.state.lock();
         match &populated {
@@ -463,14 +460,14 @@ impl Arena {
                 state.spans[index].populated.set(start, length);
                 state.free_spans += usize::from(mode == Mode::Huge);
             }
-            Err(_) => state.resident_units -= length,
+            Err(_) => state.resident_pages -= length,
         }
         state.free_in(index, start, length);
         state.unclaim_if_empty(index);
         populated
     }
 
-    /// Chooses a huge span's free part to give back, so that other units can be taken under the limit.
+    /// Chooses a huge span's free part to give back, so that other pages can be taken under the limit.
     fn plan_shed(&self, state: &mut State) -> Result<Step> {
         let free = |span: &Span| span.free().count();
         let most = state
@@ -490,9 +487,9 @@ impl Arena {
         runs.runs()
             .for_each(|(start, length)| span.used.set(start, length));
         state.free_spans -= usize::from(was_free);
-        let first = index * self.span_units;
+        let first = index * SPAN_PAGES;
         Ok(Step::Release {
-            units: first..first + self.span_units,
+            pages: first..first + SPAN_PAGES,
             runs,
         })
     }
@@ -503,35 +500,35 @@ impl Arena {
             self.region.split_huge_page(bytes.clone());
             self.region.release(bytes);
         }
-        let index = first / self.span_units;
+        let index = first / SPAN_PAGES;
         let mut state = self.state.lock();
         for (start, length) in runs.runs() {
             let span = &mut state.spans[index];
             span.populated.clear(start, length);
             span.used.clear(start, length);
-            state.resident_units -= length;
+            state.resident_pages -= length;
         }
         state.unclaim_if_empty(index);
     }
 
     /// Gives a huge span that is wholly free back to the system.
     fn release_span(&self, mut state: MutexGuard<'_, State>, index: usize) {
-        state.spans[index].used = Bits::below(self.span_units);
+        state.spans[index].used = Bits::below(SPAN_PAGES);
         state.free_spans -= 1;
         drop(state);
-        let first = index * self.span_units;
+        let first = index * SPAN_PAGES;
         self.region
-            .release(self.bytes_of(first..first + self.span_units));
+            .release(self.bytes_of(first..first + SPAN_PAGES));
         let mut state = self.state.lock();
         state.spans[index] = Span::UNCLAIMED;
-        state.resident_units -= self.span_units;
+        state.resident_pages -= SPAN_PAGES;
         state.first_unclaimed = state.first_unclaimed.min(index);
     }
 }
 
 impl State {
     fn over_limit(&self, length: usize) -> bool {
-        self.used_units + length > self.limit_units
+        self.used_pages + length > self.limit_pages
     }
 
     /// The lowest span with a free run, and the run's start in it.
@@ -551,11 +548,11 @@ impl State {
         None
     }
 
-    /// Unmarks units and lets searches see what became free.
+    /// Unmarks pages and lets searches see what became free.
     fn free_in(&mut self, index: usize, start: usize, length: usize) {
         let span = &mut self.spans[index];
         span.used.clear(start, length);
-        span.longest = RUN_UNITS_MAX as u8;
+        span.longest = RUN_PAGES_MAX as u8;
         for first in &mut self.first_fit {
             *first = index.min(*first);
         }
@@ -569,8 +566,8 @@ impl State {
         }
     }
 
-    fn spare_spans(&self, span_units: usize) -> usize {
-        let used_spans = self.used_units / span_units;
+    fn spare_spans(&self) -> usize {
+        let used_spans = self.used_pages / SPAN_PAGES;
         (used_spans / USED_SPANS_A_SPARE).clamp(SPARE_SPANS_MIN, SPARE_SPANS_MAX)
     }
 }

@@ -35,11 +35,11 @@ proptest! {
     #[test]
     fn runs_never_overlap_and_counts_add_up(
         small: bool,
-        limit_units in prop_oneof![Just(0u64), 1..200u64, 16384..20000u64],
-        ops in prop::collection::vec((0..3u8, 1..=16usize, any::<u16>()), 0..300),
+        limit_pages in prop_oneof![Just(0u64), 1..200u64, 16384..20000u64],
+        ops in prop::collection::vec((0..3u8, 1..=RUN_PAGES_MAX, any::<u16>()), 0..300),
     ) {
         let disksize = if small { 1 << 20 } else { 1 << 30 };
-        let arena = arena(config(disksize, limit_units * 4096, Backing::Private));
+        let arena = arena(config(disksize, limit_pages * 4096, Backing::Private));
         let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
         for (op, length, pick) in ops {
             if op > 0 {
@@ -52,7 +52,7 @@ proptest! {
                     Err(error) => {
                         prop_assert_eq!(error.kind(), ErrorKind::NoSpace);
                         let used: usize = taken.values().sum();
-                        prop_assert!((used + length) as u64 > limit_units);
+                        prop_assert!((used + length) as u64 > limit_pages);
                     }
                 }
             } else if !taken.is_empty() {
@@ -63,9 +63,9 @@ proptest! {
             let used: usize = taken.values().sum();
             prop_assert_eq!(stats.used_bytes, used as u64 * 4096);
             prop_assert!(stats.resident_bytes >= stats.used_bytes);
-            if limit_units > 0 {
-                prop_assert!(stats.used_max_bytes <= limit_units * 4096);
-                prop_assert!(stats.resident_bytes <= limit_units * 4096);
+            if limit_pages > 0 {
+                prop_assert!(stats.used_max_bytes <= limit_pages * 4096);
+                prop_assert!(stats.resident_bytes <= limit_pages * 4096);
             }
         }
         for (first, length) in taken {
@@ -80,7 +80,7 @@ proptest! {
 }
 
 #[test]
-fn a_limit_of_a_few_units_is_used_to_the_last() {
+fn a_limit_of_a_few_pages_is_used_to_the_last() {
     let arena = arena(config(100 << 30, 1 << 20, Backing::Private));
     for _ in 0..256 {
         grow_and_take(&arena, 1).unwrap();
@@ -97,16 +97,16 @@ fn a_limit_of_a_few_units_is_used_to_the_last() {
 fn the_free_part_of_a_huge_span_makes_room_under_the_limit() {
     let limit = 64 << 20;
     let arena = arena(config(1 << 30, limit, Backing::Private));
-    let units = (limit / 4096) as usize;
-    let taken: Vec<usize> = (0..units)
+    let pages = (limit / 4096) as usize;
+    let taken: Vec<usize> = (0..pages)
         .map(|_| grow_and_take(&arena, 1).unwrap())
         .collect();
-    // Every second unit goes: no run of two is left in the spans, yet half of the limit is free.
+    // Every second page goes: no run of two is left in the spans, yet half of the limit is free.
     taken
         .iter()
         .filter(|first| **first % 2 == 0)
         .for_each(|first| arena.give_back(*first, 1));
-    for _ in 0..units / 2 / 16 {
+    for _ in 0..pages / 2 / 16 {
         grow_and_take(&arena, 16).unwrap();
         assert!(arena.stats().resident_bytes <= limit);
     }

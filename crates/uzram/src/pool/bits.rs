@@ -1,4 +1,4 @@
-//! A fixed set of up to 512 numbers: the units of a span.
+//! A fixed set of up to 512 numbers: the pages of a span.
 
 /// Numbers 0 to 511.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 use super::geometry::{BLOCK_OBJECTS_MAX, Class};
 use crate::error::Result;
 use crate::memory;
+use crate::region::PAGE_BYTES;
 
 /// Fullness groups of blocks with room: quarters.
 const GROUPS: usize = 4;
@@ -29,7 +30,7 @@ pub(super) struct Blocks {
 
 #[derive(Clone, Debug)]
 struct Block {
-    first_unit: u32,
+    first_page: u32,
     live: u16,
     /// In a fullness list, or unused (then only `next` counts).
     previous: u32,
@@ -37,7 +38,7 @@ struct Block {
     objects: [u64; BLOCK_OBJECTS_MAX / 64],
 }
 
-/// A block without objects that left the class: its first unit.
+/// A block without objects that left the class: its first page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Emptied(pub usize);
 
@@ -55,7 +56,7 @@ impl Blocks {
         &self.class
     }
 
-    /// Takes a free object in the fullest block with room: the block's first unit and the index.
+    /// Takes a free object in the fullest block with room: the block's first page and the index.
     pub(super) fn take(&mut self) -> Option<(usize, usize)> {
         let id = self
             .groups
@@ -69,7 +70,7 @@ impl Blocks {
         let index = block.first_free(limit).expect("a listed block has room");
         block.objects[index / 64] |= 1 << (index % 64);
         block.live += 1;
-        let place = (block.first_unit as usize, index);
+        let place = (block.first_page as usize, index);
         self.regroup(id, before);
         Some(place)
     }
@@ -81,7 +82,7 @@ impl Blocks {
         }
         let first = (self.chunks.len() * CHUNK_BLOCKS) as u32;
         let empty = Block {
-            first_unit: 0,
+            first_page: 0,
             live: 0,
             previous: NONE,
             next: NONE,
@@ -102,11 +103,11 @@ impl Blocks {
     }
 
     /// Adds an empty block, after a successful [`Blocks::prepare`], and returns its id.
-    pub(super) fn add(&mut self, first_unit: usize) -> u32 {
+    pub(super) fn add(&mut self, first_page: usize) -> u32 {
         let id = self.unused;
         let block = self.block_mut(id);
         let next = block.next;
-        block.first_unit = first_unit as u32;
+        block.first_page = first_page as u32;
         block.live = 0;
         block.objects = [0; BLOCK_OBJECTS_MAX / 64];
         self.unused = next;
@@ -115,16 +116,11 @@ impl Blocks {
     }
 
     /// Frees the object at `offset_bytes` of the arena in block `id`.
-    pub(super) fn remove(
-        &mut self,
-        id: u32,
-        offset_bytes: usize,
-        unit_bytes: usize,
-    ) -> Option<Emptied> {
+    pub(super) fn remove(&mut self, id: u32, offset_bytes: usize) -> Option<Emptied> {
         let object_bytes = self.class.object_bytes;
         let before = self.group(self.block(id).live);
         let block = self.block_mut(id);
-        let index = (offset_bytes - block.first_unit as usize * unit_bytes) / object_bytes;
+        let index = (offset_bytes - block.first_page as usize * PAGE_BYTES) / object_bytes;
         let (word, bit) = (index / 64, 1 << (index % 64));
         debug_assert!(
             block.objects[word] & bit != 0,
@@ -136,14 +132,14 @@ impl Blocks {
             self.regroup(id, before);
             return None;
         }
-        let first_unit = block.first_unit as usize;
+        let first_page = block.first_page as usize;
         if let Some(group) = before {
             self.unlink(id, group);
         }
         let unused = self.unused;
         self.block_mut(id).next = unused;
         self.unused = id;
-        Some(Emptied(first_unit))
+        Some(Emptied(first_page))
     }
 
     /// Marks object `index` of block `id` as live; false if it was.
@@ -160,12 +156,12 @@ impl Blocks {
         true
     }
 
-    /// Whether block `id` is in use and starts at `first_unit`.
-    pub(super) fn is_at(&self, id: u32, first_unit: usize) -> bool {
+    /// Whether block `id` is in use and starts at `first_page`.
+    pub(super) fn is_at(&self, id: u32, first_page: usize) -> bool {
         let chunk = self.chunks.get(id as usize / CHUNK_BLOCKS);
         chunk.is_some_and(|chunk| {
             let block = &chunk[id as usize % CHUNK_BLOCKS];
-            block.live > 0 && block.first_unit as usize == first_unit
+            block.live > 0 && block.first_page as usize == first_page
         })
     }
 

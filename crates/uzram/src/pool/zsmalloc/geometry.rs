@@ -1,21 +1,26 @@
 //! Size classes: which objects share a block, and how many.
 //!
 //! Classes step by 1/256 of a unit (16 bytes at 4 KiB). A class's block is the shortest of 1 to 16
-//! units that wastes at most 2.5 % at its end, else the one that wastes least; short blocks keep the
-//! loss in part-filled ones low. Neighbouring classes with equal blocks merge into the larger.
+//! pages (more for larger units) that wastes at most 2.5 % at its end, else the one that wastes
+//! least; short blocks keep the loss in part-filled ones low. Neighbouring classes with equal blocks
+//! merge into the larger.
 //!
 //! A consequence that recovery stands on: a place and a class determine the block. Two indexes whose
-//! objects start at the same offset within a unit lie whole units apart, so a shorter block would
+//! objects start at the same offset within a page lie whole pages apart, so a shorter block would
 //! have been filled without any waste and would have been chosen.
 
 use crate::page::Unit;
-use crate::pool::arena::RUN_UNITS_MAX;
+use crate::pool::arena::RUN_PAGES_MAX;
+use crate::region::PAGE_BYTES;
 
 /// Classes before merging: sizes of 1/256 to 256/256 of a unit.
 pub(super) const STEPS: usize = 256;
 
 /// Objects a block can hold; the bitmap of a block has as many bits.
 pub(super) const BLOCK_OBJECTS_MAX: usize = 256;
+
+/// Longest block of 4 KiB units, in pages; larger units have in proportion longer ones.
+const BLOCK_PAGES_MAX: usize = 16;
 
 /// Acceptable waste at a block's end, in thousandths.
 const WASTE_MAX_PERMILLE: usize = 25;
@@ -25,8 +30,8 @@ const WASTE_MAX_PERMILLE: usize = 25;
 pub(super) struct Class {
     /// What each object occupies, in bytes.
     pub object_bytes: usize,
-    /// Length of a block.
-    pub block_units: usize,
+    /// Length of a block, in pages of 4 KiB.
+    pub block_pages: usize,
     /// Objects in a block.
     pub block_objects: usize,
 }
@@ -54,7 +59,7 @@ impl Geometry {
         for steps in (1..=STEPS).rev() {
             let class = best_block(steps * step_bytes, unit_bytes);
             let merges = geometry.classes.last().is_some_and(|last: &Class| {
-                (last.block_units, last.block_objects) == (class.block_units, class.block_objects)
+                (last.block_pages, last.block_objects) == (class.block_pages, class.block_objects)
             });
             if !merges {
                 geometry.classes.push(class);
@@ -88,37 +93,36 @@ impl Geometry {
         steps * self.step_bytes + 1
     }
 
-    /// The first unit of the block that has an object of `class` at `offset_bytes`, and the
+    /// The first page of the block that has an object of `class` at `offset_bytes`, and the
     /// object's index; `None` if no block can.
     pub(super) fn locate(&self, class: usize, offset_bytes: usize) -> Option<(usize, usize)> {
         let class = &self.classes[class];
         (0..class.block_objects).find_map(|index| {
             let base = offset_bytes.checked_sub(index * class.object_bytes)?;
-            base.is_multiple_of(self.unit_bytes)
-                .then_some((base / self.unit_bytes, index))
+            base.is_multiple_of(PAGE_BYTES)
+                .then_some((base / PAGE_BYTES, index))
         })
     }
 }
 
 fn best_block(object_bytes: usize, unit_bytes: usize) -> Class {
-    let candidates = (1..=RUN_UNITS_MAX).map(|block_units| {
-        let block_bytes = block_units * unit_bytes;
+    let pages_max = (BLOCK_PAGES_MAX * (unit_bytes / PAGE_BYTES)).min(RUN_PAGES_MAX);
+    let candidates = (1..=pages_max).map(|block_pages| {
+        let block_bytes = block_pages * PAGE_BYTES;
         let block_objects = block_bytes / object_bytes;
-        let waste = (block_bytes - block_objects * object_bytes) * 1000 / block_units;
-        (
-            waste,
-            Class {
-                object_bytes,
-                block_units,
-                block_objects,
-            },
-        )
+        let waste = (block_bytes - block_objects * object_bytes) * 1000 / block_pages;
+        let class = Class {
+            object_bytes,
+            block_pages,
+            block_objects,
+        };
+        (waste, class)
     });
     let enough = candidates
         .clone()
-        .find(|(waste, _)| *waste <= WASTE_MAX_PERMILLE * unit_bytes);
+        .find(|(waste, _)| *waste <= WASTE_MAX_PERMILLE * PAGE_BYTES);
     let least = candidates.min_by_key(|(waste, _)| *waste);
-    enough.or(least).expect("sixteen candidates").1
+    enough.or(least).expect("at least one candidate").1
 }
 
 #[cfg(test)]
@@ -137,15 +141,15 @@ mod tests {
             for size in 1..=geometry.unit_bytes {
                 let class = geometry.classes[geometry.class_of(size)];
                 assert!(class.object_bytes >= size);
-                assert!(
-                    class.block_objects * class.object_bytes
-                        <= class.block_units * geometry.unit_bytes
-                );
+                assert!(class.block_objects * class.object_bytes <= class.block_pages * PAGE_BYTES);
                 assert!((1..=BLOCK_OBJECTS_MAX).contains(&class.block_objects));
-                assert!((1..=RUN_UNITS_MAX).contains(&class.block_units));
+                assert!((1..=RUN_PAGES_MAX).contains(&class.block_pages));
             }
             let raw = geometry.classes[geometry.class_of(geometry.unit_bytes)];
-            assert_eq!((raw.block_units, raw.block_objects), (1, 1));
+            assert_eq!(
+                (raw.block_pages * PAGE_BYTES, raw.block_objects),
+                (geometry.unit_bytes, 1)
+            );
             assert_ne!(
                 geometry.class_of(geometry.huge_bytes() - 1),
                 geometry.class_of(geometry.unit_bytes)
@@ -162,7 +166,7 @@ mod tests {
         for geometry in all() {
             for (index, class) in geometry.classes.iter().enumerate() {
                 for object in 0..class.block_objects {
-                    let offset = 7 * geometry.unit_bytes + object * class.object_bytes;
+                    let offset = 7 * PAGE_BYTES + object * class.object_bytes;
                     assert_eq!(
                         geometry.locate(index, offset),
                         Some((7, object)),

@@ -1,7 +1,7 @@
-//! The zsmalloc kind of pool: size classes over blocks of 1 to 16 units.
+//! The zsmalloc kind of pool: size classes over blocks of 1 to 16 pages.
 //!
 //! After zsmalloc (`Documentation/mm/zsmalloc.rst` of Linux): objects of like size share a block of
-//! several units, so that few bytes are lost at its end; the fullest block with room is filled first.
+//! several pages, so that few bytes are lost at its end; the fullest block with room is filled first.
 //! User space removes its constraints: blocks are contiguous, so objects are read where they lie;
 //! a handle is a place, not a cell that names one, so objects carry no 8-byte header.
 //!
@@ -26,7 +26,7 @@ use super::arena::{Arena, Memory};
 use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, PoolStats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::region::{Backing, Region};
+use crate::region::{Backing, PAGE_BYTES, Region};
 use crate::sync::{Mutex, Ordering};
 
 pub(super) const NAME: &str = "zsmalloc";
@@ -36,7 +36,7 @@ struct Zsmalloc {
     geometry: Geometry,
     classes: Box<[CachePadded<Mutex<Blocks>>]>,
     arena: Arena,
-    /// For each unit of the arena that lies in a block: the block's id within its class. Written when
+    /// For each page of the arena that lies in a block: the block's id within its class. Written when
     /// the block is made, under its class's lock, which every reader of the entry holds too.
     block_ids: Region,
 }
@@ -55,7 +55,7 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
         unit_bytes: config.unit.bytes(),
         geometry,
         classes: classes.into_boxed_slice(),
-        block_ids: Region::reserve(arena.units() * size_of::<u32>(), Backing::Private)?,
+        block_ids: Region::reserve(arena.pages() * size_of::<u32>(), Backing::Private)?,
         arena,
     }))
 }
@@ -64,22 +64,22 @@ impl Zsmalloc {
     /// Adds a block from populated memory to the class.
     fn add_block(&self, blocks: &mut Blocks) -> Result<(), Full> {
         blocks.prepare().map_err(|_| Full::NoMemory)?;
-        let units = blocks.class().block_units;
-        let first = self.arena.take(units).ok_or(Full::NeedsMemory)?;
+        let pages = blocks.class().block_pages;
+        let first = self.arena.take(pages).ok_or(Full::NeedsMemory)?;
         self.name_block(blocks, first);
         Ok(())
     }
 
     fn name_block(&self, blocks: &mut Blocks, first: usize) -> u32 {
         let id = blocks.add(first);
-        for entry in &self.block_ids.half_words()[first..first + blocks.class().block_units] {
+        for entry in &self.block_ids.half_words()[first..first + blocks.class().block_pages] {
             entry.store(id, Ordering::Relaxed);
         }
         id
     }
 
-    fn block_id(&self, unit: usize) -> u32 {
-        self.block_ids.half_words()[unit].load(Ordering::Relaxed)
+    fn block_id(&self, page: usize) -> u32 {
+        self.block_ids.half_words()[page].load(Ordering::Relaxed)
     }
 }
 
@@ -94,7 +94,7 @@ impl Pool for Zsmalloc {
                 blocks.take().expect("a new block has room")
             }
         };
-        let offset_bytes = first * self.unit_bytes + index * blocks.class().object_bytes;
+        let offset_bytes = first * PAGE_BYTES + index * blocks.class().object_bytes;
         drop(blocks);
         let granule = (offset_bytes / GRANULE_BYTES) as u64;
         // SAFETY: `take` set the object's bit, which was clear: no other handle covers its bytes
@@ -106,7 +106,7 @@ impl Pool for Zsmalloc {
 
     fn grow(&self, size_bytes: usize) -> Result<()> {
         let class = &self.geometry.classes()[self.geometry.class_of(size_bytes)];
-        self.arena.grow(class.block_units)
+        self.arena.grow(class.block_pages)
     }
 
     fn bytes<'a>(&'a self, handle: &'a Handle) -> &'a [u8] {
@@ -117,13 +117,13 @@ impl Pool for Zsmalloc {
         let class = self.geometry.class_of(handle.size_bytes());
         let offset_bytes = handle.offset_bytes();
         let mut blocks = self.classes[class].lock();
-        let id = self.block_id(offset_bytes / self.unit_bytes);
-        let emptied = blocks.remove(id, offset_bytes, self.unit_bytes);
+        let id = self.block_id(offset_bytes / PAGE_BYTES);
+        let emptied = blocks.remove(id, offset_bytes);
         drop(blocks);
         handle.into_parts();
         if let Some(Emptied(first)) = emptied {
             self.arena
-                .give_back(first, self.geometry.classes()[class].block_units);
+                .give_back(first, self.geometry.classes()[class].block_pages);
         }
     }
 
@@ -137,14 +137,14 @@ impl Pool for Zsmalloc {
             .geometry
             .locate(class, handle.offset_bytes())
             .ok_or_else(misplaced)?;
-        if first >= self.arena.units() {
+        if first >= self.arena.pages() {
             return Err(misplaced());
         }
         let mut blocks = self.classes[class].lock();
         let mut id = self.block_id(first);
         if !blocks.is_at(id, first) {
             blocks.prepare()?;
-            self.arena.adopt(first, blocks.class().block_units)?;
+            self.arena.adopt(first, blocks.class().block_pages)?;
             id = self.name_block(&mut blocks, first);
         }
         match blocks.adopt(id, index) {
@@ -188,7 +188,7 @@ impl Pool for Zsmalloc {
             .map(|class| class.lock().side_bytes())
             .sum();
         let fixed = self.classes.len() * size_of::<CachePadded<Mutex<Blocks>>>();
-        let block_ids = arena.resident_bytes / self.unit_bytes as u64 * size_of::<u32>() as u64;
+        let block_ids = arena.resident_bytes / PAGE_BYTES as u64 * size_of::<u32>() as u64;
         PoolStats {
             used_bytes: arena.used_bytes,
             used_max_bytes: arena.used_max_bytes,
