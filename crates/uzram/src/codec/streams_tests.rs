@@ -5,7 +5,8 @@
 use super::*;
 use crate::sync::{AtomicU64, Ordering};
 
-const SCHEDULES: usize = 3000;
+/// Of each kind of schedule.
+const SCHEDULES: usize = if cfg!(debug_assertions) { 3000 } else { 30000 };
 
 fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_random(model, SCHEDULES);
