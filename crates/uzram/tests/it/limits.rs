@@ -155,7 +155,7 @@ fn a_limit_below_4_kib_leaves_room_for_same_filled_pages_only() {
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
         store.write(PageIndex(0), &same_filled(1, 65536)).unwrap();
         assert_eq!(store.stats().mem_used_max_bytes, 0);
-        store.set_mem_limit(65536);
+        store.set_mem_limit(1 << 20);
         store.write(PageIndex(0), &compressible(1, 65536)).unwrap();
     }
 }
