@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::memory;
 
 /// More CPUs than this share entries.
+#[cfg(not(uzram_shuttle))]
 pub(crate) const CPUS_MAX: usize = 1024;
 
 /// The CPU that runs this thread right now.

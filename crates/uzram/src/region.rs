@@ -198,6 +198,7 @@ impl Region {
     }
 
     /// The whole region as words.
+    #[cfg(any(test, not(uzram_shuttle)))]
     pub(crate) fn words(&self) -> &[MappedU64] {
         // SAFETY: the memory is mapped for as long as `self`, aligned to 2 MiB, a multiple of
         // 4096 bytes long, and any bit pattern is a valid u64.

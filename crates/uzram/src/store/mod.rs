@@ -154,7 +154,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::OutOfRange`].
     pub fn trim(&self, index: PageIndex) -> Result<()> {
-        self.replace(index, Entry::Empty)?;
+        self.punch(index)?;
         self.counters.add(Counter::NotifyFree, 1);
         Ok(())
     }
@@ -164,23 +164,18 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::OutOfRange`].
     pub fn zero(&self, index: PageIndex, zeroing: Zeroing) -> Result<()> {
-        self.replace(
-            index,
-            match zeroing {
-                Zeroing::MayPunch => Entry::Empty,
-                Zeroing::NoHole => Entry::Same(0),
-            },
-        )
+        match zeroing {
+            Zeroing::MayPunch => self.punch(index),
+            Zeroing::NoHole => self.replace(index, Entry::Same(0)),
+        }
     }
 
     /// Empties the store, gives its memory back and zeroes its counters, as zram's `reset` does. A
     /// page written meanwhile by another thread may survive.
     pub fn reset(&self) {
         for index in (0..self.table.len()).map(PageIndex) {
-            if !self.table.looks_empty(index) {
-                let emptied = self.replace(index, Entry::Empty);
-                debug_assert!(emptied.is_ok(), "emptying a slot that exists cannot fail");
-            }
+            let emptied = self.punch(index);
+            debug_assert!(emptied.is_ok(), "emptying a slot that exists cannot fail");
         }
         self.counters.forget_events();
         self.pool.trim();
@@ -232,6 +227,13 @@ impl Store {
     /// Counts a request outside the device, which never reaches a page.
     pub(crate) fn count_invalid_io(&self) {
         self.counters.add(Counter::InvalidIo, 1);
+    }
+
+    fn punch(&self, index: PageIndex) -> Result<()> {
+        match self.table.is_hole(index)? {
+            true => Ok(()),
+            false => self.replace(index, Entry::Empty),
+        }
     }
 
     fn replace(&self, index: PageIndex, entry: Entry) -> Result<()> {

@@ -13,9 +13,14 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a buffer of another length, [`ErrorKind::OutOfRange`],
-    /// [`ErrorKind::Corrupt`] if the stored object is damaged; the buffer holds zeroes then.
+    /// [`ErrorKind::Corrupt`] if the stored object is damaged, [`ErrorKind::NoMemory`] if its codec
+    /// keeps state and gets none; the buffer holds zeroes then.
     pub fn read(&self, index: PageIndex, page: &mut [u8]) -> Result<()> {
         self.check_page(page.len())?;
+        if self.table.is_hole(index)? {
+            page.fill(0);
+            return Ok(());
+        }
         let guard = self.table.lock(index)?;
         self.load(&guard, page)
             .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
@@ -30,6 +35,10 @@ impl Store {
         self.check_part(start, part.len())?;
         if part.len() == self.unit.bytes() {
             return self.read(index, part);
+        }
+        if self.table.is_hole(index)? {
+            part.fill(0);
+            return Ok(());
         }
         let guard = self.table.lock(index)?;
         self.load_part(&guard, start, part)

@@ -161,12 +161,7 @@ impl SlotTable {
     /// # Errors
     /// [`ErrorKind::OutOfRange`].
     pub(crate) fn lock(&self, index: PageIndex) -> Result<SlotGuard<'_>> {
-        if index.0 >= self.slots {
-            return Err(Error::new(
-                ErrorKind::OutOfRange,
-                "page index past the end of the store",
-            ));
-        }
+        self.check(index)?;
         let word = self.lock_word(index);
         // SAFETY: the word is locked now: whoever decoded it before has encoded or forgotten its
         // handle, since a guard does one of the two before it unlocks.
@@ -179,9 +174,29 @@ impl SlotTable {
         })
     }
 
-    /// Whether the slot looks empty, without locking it: for sweeps that skip holes.
-    pub(crate) fn looks_empty(&self, index: PageIndex) -> bool {
-        self.words.at(index).load(Ordering::Relaxed) & !(LOCK | WAITERS) == 0
+    /// Whether page `index` is a hole, seen without the lock, whose taking would make a page of the
+    /// table resident: `mkfs` discards and reads whole devices that hold nothing. A write that has
+    /// been acknowledged is seen; one under way may or may not be.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub(crate) fn is_hole(&self, index: PageIndex) -> Result<bool> {
+        self.check(index)?;
+        Ok(self.words.at(index).load(Ordering::Relaxed) & !(LOCK | WAITERS) == 0)
+    }
+
+    /// Refuses an index past the end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub(crate) fn check(&self, index: PageIndex) -> Result<()> {
+        match index.0 < self.slots {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::OutOfRange,
+                "page index past the end of the store",
+            )),
+        }
     }
 
     /// Unlocks every slot: for a table whose users died.

@@ -1,5 +1,6 @@
 //! The word's layout and the lock, for every interleaving that shuttle or the machine makes.
 
+#[cfg(not(uzram_shuttle))]
 use super::*;
 
 #[cfg(not(uzram_shuttle))]

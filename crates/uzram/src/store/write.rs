@@ -52,7 +52,7 @@ impl Store {
     /// old content.
     pub fn write(&self, index: PageIndex, page: &[u8]) -> Result<()> {
         self.check_page(page.len())?;
-        self.check_index(index)?;
+        self.table.check(index)?;
         self.counting_failure(|| {
             let prepared = self.attempts(|| self.prepare(page))?;
             match self.table.lock(index) {
@@ -91,13 +91,16 @@ impl Store {
         if length == self.unit.bytes() {
             return self.zero(index, zeroing);
         }
+        if zeroing == Zeroing::MayPunch && self.table.is_hole(index)? {
+            return Ok(());
+        }
         self.update(index, start..start + length, &Patch::Zeroes(zeroing))
     }
 
     /// Read, merge, compress and publish under the slot's lock, so that no other writer's bytes are
     /// undone; if memory must be made, unlock, make it, and start again from the read.
     fn update(&self, index: PageIndex, range: Range<usize>, patch: &Patch<'_>) -> Result<()> {
-        self.check_index(index)?;
+        self.table.check(index)?;
         self.counting_failure(|| self.attempts(|| self.try_update(index, range.clone(), patch)))
     }
 
@@ -198,16 +201,6 @@ impl Store {
 
     fn counting_failure<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {
         write().inspect_err(|_| self.counters.add(Counter::FailedWrites, 1))
-    }
-
-    fn check_index(&self, index: PageIndex) -> Result<()> {
-        match index.0 < self.table.len() {
-            true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::OutOfRange,
-                "page index past the end of the store",
-            )),
-        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use uzram::{PageIndex, Store, StoreBuilder, Unit};
+use uzram::{PageIndex, Store, StoreBuilder, Unit, Zeroing};
 
 use crate::pages::{compressible, noise};
 
@@ -39,6 +39,12 @@ fn the_spare_shrinks_with_the_use() {
     measure("spare");
 }
 
+/// `mkfs` discards and reads whole devices that hold nothing.
+#[test]
+fn holes_stay_free_when_touched() {
+    measure("holes");
+}
+
 /// The other process: does nothing unless it was started to.
 #[test]
 fn child() {
@@ -57,6 +63,7 @@ fn child() {
         "small" => comes_and_goes(|| Store::builder().size(256 << 20).mem_limit(60 << 20)),
         "scattered" => scattered(),
         "spare" => spare(),
+        "holes" => holes(),
         other => panic!("scenario {other}"),
     }
 }
@@ -248,4 +255,21 @@ fn spare() {
         "{:?}",
         store.stats()
     );
+}
+
+fn holes() {
+    let store = Store::builder().size(8 << 30).build().unwrap();
+    let mut page = vec![1; 4096];
+    let base = usage();
+    for index in (0..store.size_bytes() >> 12).map(PageIndex) {
+        store.trim(index).unwrap();
+        store.zero(index, Zeroing::MayPunch).unwrap();
+        store.zero_at(index, 7, 100, Zeroing::MayPunch).unwrap();
+        store.read_at(index, 7, &mut page[..100]).unwrap();
+        store.read(index, &mut page).unwrap();
+    }
+    assert!(page.iter().all(|byte| *byte == 0));
+    check("8 GiB of holes touched", base, Some(&store));
+    store.reset();
+    check("reset", base, Some(&store));
 }
