@@ -88,8 +88,8 @@ pub(crate) struct ArenaStats {
 struct State {
     /// From the region's start up to the highest span ever claimed.
     spans: Vec<Span>,
-    /// For each run length: no span below has such a run free.
-    first_fit: [usize; RUN_PAGES_MAX + 1],
+    /// For each power of two: no span below has a run as long free.
+    first_fit: [usize; RUN_PAGES_MAX.ilog2() as usize + 1],
     /// No span below is unclaimed.
     first_unclaimed: usize,
     used_pages: usize,
@@ -145,7 +145,7 @@ impl Arena {
             region: memory.region,
             state: Mutex::new(State {
                 spans: Vec::new(),
-                first_fit: [0; RUN_PAGES_MAX + 1],
+                first_fit: [0; RUN_PAGES_MAX.ilog2() as usize + 1],
                 first_unclaimed: 0,
                 used_pages: 0,
                 used_max_pages: 0,
@@ -533,18 +533,23 @@ impl State {
 
     /// The lowest span with a free run, and the run's start in it.
     fn find_free(&mut self, length: usize) -> Option<(usize, usize)> {
-        let from = self.first_fit[length];
-        for (index, span) in self.spans.iter_mut().enumerate().skip(from) {
+        let at_least = 1 << length.ilog2();
+        let hint = length.ilog2() as usize;
+        let mut first = self.spans.len();
+        for (index, span) in self.spans.iter_mut().enumerate().skip(self.first_fit[hint]) {
+            if usize::from(span.longest) >= at_least {
+                first = first.min(index);
+            }
             if usize::from(span.longest) < length {
                 continue;
             }
             if let Some(start) = span.free().find_run(length) {
-                self.first_fit[length] = index;
+                self.first_fit[hint] = first;
                 return Some((index, start));
             }
             span.longest = length as u8 - 1;
         }
-        self.first_fit[length] = self.spans.len();
+        self.first_fit[hint] = first;
         None
     }
 
