@@ -230,17 +230,20 @@ fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
     }
 }
 
-/// The command line as typed, quoted where a shell would need it.
+/// The command line as typed, quoted where a shell would need it; where the program lies is left out.
 fn command_line() -> String {
-    let words = std::env::args_os().map(|word| {
-        let word = word.to_string_lossy().into_owned();
-        let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-        if !word.is_empty() && word.chars().all(plain) {
-            word
-        } else {
-            format!("'{}'", word.replace('\'', r"'\''"))
-        }
-    });
+    let arguments = std::env::args_os().skip(1);
+    let words = std::iter::once("uzram".into())
+        .chain(arguments)
+        .map(|word| {
+            let word = word.to_string_lossy().into_owned();
+            let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+            if !word.is_empty() && word.chars().all(plain) {
+                word
+            } else {
+                format!("'{}'", word.replace('\'', r"'\''"))
+            }
+        });
     words.collect::<Vec<_>>().join(" ")
 }
 
