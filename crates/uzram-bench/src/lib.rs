@@ -10,7 +10,9 @@
 //! A benchmark is not a test: nothing here fails because something was slow. The tests of this
 //! crate check the harness itself.
 //!
-//! Unsafe code: `mapping` alone (mmap and madvise).
+//! # Modules that may use unsafe
+//!
+//! - `mapping.rs`: mmap and madvise
 
 #![deny(unsafe_code)]
 
