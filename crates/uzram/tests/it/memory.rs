@@ -139,8 +139,10 @@ fn check(moment: &str, base: u64, store: Option<&Store>) -> u64 {
         over >> 10,
         said >> 10
     );
-    // A page table for each huge page stands by, should it have to be split.
-    let slack = slack_bytes() + over / 512;
+    // Beside the pages: a page table for each huge page, should it have to be split, the pool's
+    // bookkeeping, and the slots' words.
+    let words = stats.orig_data_size_bytes / 4096 * 8;
+    let slack = slack_bytes() + over / 512 + stats.side_tables_bytes + words;
     assert!(over <= said + slack, "{moment}: more than said");
     assert!(over + slack >= said, "{moment}: less than said");
     assert_eq!(said, stats.mem_used_total_bytes + stats.mem_spare_bytes);
