@@ -81,8 +81,11 @@ fuzz_target!(|data: &[u8]| {
         .size(PAGES * unit as u64)
         .compression(compression);
     let limit = u64::from(input.byte() % 32) * 8192;
+    let pools = uzram::pools();
+    let pool = pools[usize::from(input.byte()) % pools.len()];
     let store = builder
         .mem_limit(limit)
+        .pool(pool)
         .checksum(input.byte() & 1 == 1)
         .build()
         .unwrap();

@@ -18,7 +18,9 @@
 //! - `codec/lz4.rs`: calls into liblz4
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
+//! - `pool/buddies.rs`: makes the handle of a new object
 //! - `pool/zsmalloc/mod.rs`: makes the handle of a new object
+//! - `pool/ztree/mod.rs`: makes the handle of a new object
 //! - `region.rs`: mmap and madvise
 //! - `store/slot.rs`: turns a locked word back into the handle that it stands for
 

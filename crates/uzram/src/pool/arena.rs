@@ -165,6 +165,9 @@ impl Arena {
 
     /// Takes a run of `length` pages that is populated; `None` if there is none or the limit is
     /// reached.
+    ///
+    /// Where all runs are multiples of a power of two long, they start at multiples of it: spans do, so
+    /// does all that is free between such runs, and the lowest place in it is taken.
     pub(crate) fn take(&self, length: usize) -> Option<usize> {
         let mut state = self.state.lock();
         if state.over_limit(length) {

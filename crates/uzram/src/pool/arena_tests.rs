@@ -79,6 +79,36 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn runs_of_whole_units_start_where_units_do(
+        shift in 0..5u32,
+        small: bool,
+        limit_pages in prop_oneof![Just(0u64), 16..200u64, 16384..20000u64],
+        ops in prop::collection::vec((0..8u8, 1..=8usize, any::<u16>()), 0..300),
+    ) {
+        let disksize = if small { 1 << 20 } else { 1 << 30 };
+        let arena = arena(config(disksize, limit_pages * 4096, Backing::Private));
+        let mut taken: Vec<(usize, usize)> = Vec::new();
+        for (op, units, pick) in ops {
+            let length = (units << shift).min(RUN_PAGES_MAX);
+            match op {
+                0 => arena.trim(),
+                1 => drop(arena.maintain()),
+                2..5 if !taken.is_empty() => {
+                    let (first, length) = taken.swap_remove(usize::from(pick) % taken.len());
+                    arena.give_back(first, length);
+                }
+                _ => if let Ok(first) = grow_and_take(&arena, length) {
+                    prop_assert_eq!(first % (1 << shift), 0);
+                    taken.push((first, length));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_limit_of_a_few_pages_is_used_to_the_last() {
     let arena = arena(config(100 << 30, 1 << 20, Backing::Private));

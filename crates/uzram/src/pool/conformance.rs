@@ -7,6 +7,7 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 use crate::region::Backing;
+use crate::sync::Mutex;
 
 const UNITS_BYTES: [u64; 3] = [4096, 16384, 65536];
 
@@ -51,9 +52,13 @@ fn content(seed: u64, size: usize) -> Vec<u8> {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state as u8
+        state.to_le_bytes()
     };
-    (0..size).map(|_| next()).collect()
+    let mut bytes = vec![0; size];
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&next()[..word.len()]);
+    }
+    bytes
 }
 
 #[test]
@@ -61,7 +66,11 @@ fn every_size_comes_back_as_it_was() {
     each(|name, unit| {
         let pool = pool(name, &config(unit, 1 << 28, 0));
         let sizes: Vec<usize> = (1..=unit as usize)
-            .step_by(if unit > 4096 { 37 } else { 1 })
+            .step_by(if unit > 4096 {
+                (unit as usize / 110) | 1
+            } else {
+                1
+            })
             .collect();
         let handles: Vec<Handle> = sizes
             .iter()
@@ -106,35 +115,36 @@ fn op(unit: usize) -> impl Strategy<Value = Op> {
 fn agrees_with_a_model() {
     each(|name, unit| {
         let ops = prop::collection::vec(op(unit as usize), 0..400);
-        let run = TestRunner::new(ProptestConfig::with_cases(24)).run(&ops, |ops| {
-            let pool = pool(name, &config(unit, 1 << 26, 0));
-            let mut model: Vec<(Handle, u64, usize)> = Vec::new();
-            for (seed, op) in (1u64..).zip(ops) {
-                match op {
-                    Op::Insert(size) => {
-                        let handle = store(&*pool, &content(seed, size)).unwrap();
-                        model.push((handle, seed, size));
+        let run = TestRunner::new(ProptestConfig::with_cases((24 * 4096 / unit as u32).max(6)))
+            .run(&ops, |ops| {
+                let pool = pool(name, &config(unit, 1 << 26, 0));
+                let mut model: Vec<(Handle, u64, usize)> = Vec::new();
+                for (seed, op) in (1u64..).zip(ops) {
+                    match op {
+                        Op::Insert(size) => {
+                            let handle = store(&*pool, &content(seed, size)).unwrap();
+                            model.push((handle, seed, size));
+                        }
+                        Op::Remove(at) if !model.is_empty() => {
+                            let (handle, seed, size) = model.swap_remove(at % model.len());
+                            prop_assert_eq!(pool.bytes(&handle), content(seed, size));
+                            pool.remove(handle);
+                        }
+                        Op::Remove(_) => {}
                     }
-                    Op::Remove(at) if !model.is_empty() => {
-                        let (handle, seed, size) = model.swap_remove(at % model.len());
-                        prop_assert_eq!(pool.bytes(&handle), content(seed, size));
-                        pool.remove(handle);
-                    }
-                    Op::Remove(_) => {}
                 }
-            }
-            let places: HashMap<usize, usize> = model
-                .iter()
-                .map(|(h, _, size)| (h.offset_bytes(), *size))
-                .collect();
-            prop_assert_eq!(places.len(), model.len());
-            for (handle, seed, size) in model {
-                prop_assert_eq!(pool.bytes(&handle), content(seed, size));
-                pool.remove(handle);
-            }
-            prop_assert_eq!(pool.stats().used_bytes, 0);
-            Ok(())
-        });
+                let places: HashMap<usize, usize> = model
+                    .iter()
+                    .map(|(h, _, size)| (h.offset_bytes(), *size))
+                    .collect();
+                prop_assert_eq!(places.len(), model.len());
+                for (handle, seed, size) in model {
+                    prop_assert_eq!(pool.bytes(&handle), content(seed, size));
+                    pool.remove(handle);
+                }
+                prop_assert_eq!(pool.stats().used_bytes, 0);
+                Ok(())
+            });
         run.unwrap();
     });
 }
@@ -190,24 +200,38 @@ fn any_failed_allocation_is_an_error_and_loses_nothing() {
     });
 }
 
+/// How many objects of `size` bytes find room in the blocks that are there.
+fn room_for(pool: &dyn Pool, size: usize) -> usize {
+    pool.set_limit(pool.stats().used_bytes);
+    let handles: Vec<Handle> = std::iter::from_fn(|| pool.insert(&content(1, size)).ok()).collect();
+    let count = handles.len();
+    handles.into_iter().for_each(|handle| pool.remove(handle));
+    pool.set_limit(0);
+    count
+}
+
 #[test]
 fn a_pool_rebuilt_from_its_handles_is_the_same_pool() {
-    for name in pools() {
+    each(|name, unit| {
         let config = PoolConfig {
             backing: Backing::Memfd,
-            ..config(4096, 1 << 26, 0)
+            ..config(unit, 1 << 26, 0)
         };
+        let count = 2000 * 4096 / unit;
         let memory = arena::Memory::reserve(&config).unwrap();
         let file = memory.region.file();
         let before = make(name, &config, memory).unwrap();
         let mut handles = Vec::new();
-        for seed in 0..2000u64 {
-            let size = 1 + (seed as usize * 577) % 4096;
+        for seed in 0..count {
+            let size = 1 + (seed as usize * 577) % unit as usize;
             handles.push((store(&*before, &content(seed, size)).unwrap(), seed, size));
         }
-        for at in (0..1000).rev() {
+        // Leaves them in no order.
+        for at in (0..count as usize / 2).rev() {
             before.remove(handles.swap_remove(at * 2).0);
         }
+        let parts = [1, 5, 16, 30, 50, 64].map(|part| unit as usize * part / 64);
+        let room = parts.map(|size| room_for(&*before, size));
         let region = crate::region::Region::attach(file).unwrap();
         let after = make(name, &config, arena::Memory { region }).unwrap();
         handles
@@ -225,7 +249,16 @@ fn a_pool_rebuilt_from_its_handles_is_the_same_pool() {
             before.stats().used_bytes,
             "{name}"
         );
-        let new: Vec<Handle> = (0..2000)
+        assert_eq!(
+            parts.map(|size| room_for(&*after, size)),
+            room,
+            "{name}: the same room for objects of {parts:?} bytes"
+        );
+        assert!(
+            room.iter().any(|count| *count > 0),
+            "{name}: part-filled blocks are what is tested"
+        );
+        let new: Vec<Handle> = (0..count)
             .map(|seed| store(&*after, &content(seed + 5000, 700)).unwrap())
             .collect();
         for (handle, seed, size) in handles {
@@ -238,7 +271,32 @@ fn a_pool_rebuilt_from_its_handles_is_the_same_pool() {
         }
         new.into_iter().for_each(|handle| after.remove(handle));
         assert_eq!(after.stats().used_bytes, 0, "{name}");
-    }
+    });
+}
+
+#[test]
+fn objects_that_overlap_are_not_adopted() {
+    each(|name, unit| {
+        let pool = pool(name, &config(unit, 1 << 26, 0));
+        let (unit, page_granules) = (unit as usize, unit / GRANULE_BYTES as u64);
+        // SAFETY: as below: nothing is read or written through them.
+        let handle = |granule, size: usize| unsafe { Handle::from_parts(granule, size as u32) };
+        let kept = handle(2 * page_granules, unit);
+        pool.adopt(&kept).unwrap();
+        for size in [1, 100, unit / 3, unit / 2, unit] {
+            for granule in 0..3 * page_granules {
+                let adopted = handle(granule, size);
+                let end_bytes = adopted.offset_bytes() + size;
+                if end_bytes > 2 * unit {
+                    let refused = pool.adopt(&adopted).map_err(|error| error.kind());
+                    assert_eq!(refused, Err(ErrorKind::Corrupt), "{name}: {adopted:?}");
+                }
+                adopted.into_parts();
+            }
+        }
+        assert_eq!(pool.stats().used_bytes, unit as u64, "{name}: nothing was");
+        kept.into_parts();
+    });
 }
 
 #[test]
@@ -283,24 +341,67 @@ fn a_double_free_is_caught() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+fn a_stale_handle_is_caught() {
+    for name in pools() {
+        let pool = pool(name, &config(4096, 1 << 26, 0));
+        let caught = |act: &dyn Fn()| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_err()
+        };
+        let other = store(&*pool, b"keeps the block alive").unwrap();
+        let (granule, size) = store(&*pool, &content(1, 100)).unwrap().into_parts();
+        // SAFETY: wrong on purpose once the object is removed; the pool must notice.
+        let stale = || unsafe { Handle::from_parts(granule, size) };
+        pool.remove(stale());
+        let message = caught(&|| drop(pool.bytes(&std::mem::ManuallyDrop::new(stale())).to_vec()));
+        assert_eq!(
+            message.downcast_ref::<&str>(),
+            Some(&"stale handle"),
+            "{name}"
+        );
+        // Objects of other sizes get what was its place.
+        let others: Vec<Handle> = [900, 2000, 3000]
+            .map(|size| store(&*pool, &content(2, size)).unwrap())
+            .into();
+        caught(&|| pool.remove(stale()));
+        for handle in others {
+            assert_eq!(pool.bytes(&handle), content(2, handle.size_bytes()));
+            pool.remove(handle);
+        }
+        pool.remove(other);
+        assert_eq!(pool.stats().used_bytes, 0, "{name}");
+    }
+}
+
+#[test]
 fn threads_never_share_an_object() {
     each(|name, unit| {
         let pool = pool(name, &config(unit, 1 << 28, 0));
+        // Objects that one thread stored and another will free.
+        let pot: Mutex<Vec<(Handle, u64, usize)>> = Mutex::default();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
-                let pool = &pool;
+                let (pool, pot) = (&pool, &pot);
                 scope.spawn(move || {
                     let mut held: Vec<(Handle, u64, usize)> = Vec::new();
-                    for turn in 0..3000u64 {
+                    for turn in 0..(3000 * 4096 / unit).max(400) {
                         let seed = thread << 32 | turn;
                         let size =
                             1 + (seed.wrapping_mul(2_654_435_761) >> 7) as usize % unit as usize;
                         held.push((store(&**pool, &content(seed, size)).unwrap(), seed, size));
                         if turn % 3 == 2 || held.len() > 200 {
                             let at = seed as usize % held.len();
-                            let (handle, seed, size) = held.swap_remove(at);
+                            let mut pot = pot.lock();
+                            pot.push(held.swap_remove(at));
+                            let any = at % pot.len();
+                            let (handle, seed, size) = pot.swap_remove(any);
+                            drop(pot);
                             assert_eq!(pool.bytes(&handle), content(seed, size));
                             pool.remove(handle);
+                        }
+                        if turn % 64 == 1 {
+                            // Keeps some in the pot, else everybody would free what is their own.
+                            pot.lock().extend(held.pop());
                         }
                     }
                     held.into_iter()
@@ -308,6 +409,10 @@ fn threads_never_share_an_object() {
                 });
             }
         });
+        for (handle, seed, size) in std::mem::take(&mut *pot.lock()) {
+            assert_eq!(pool.bytes(&handle), content(seed, size));
+            pool.remove(handle);
+        }
         assert_eq!(pool.stats().used_bytes, 0, "{name}");
     });
 }

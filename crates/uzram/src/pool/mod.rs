@@ -10,7 +10,14 @@
 
 pub(crate) mod arena;
 mod bits;
+mod buddies;
+mod table;
+mod z3fold;
+mod zbud;
 mod zsmalloc;
+mod ztree;
+
+use self::arena::Arena;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
@@ -108,10 +115,16 @@ pub(crate) trait Pool: Send + Sync {
     fn grow(&self, size_bytes: usize) -> Result<()>;
 
     /// The object's bytes, where they lie.
-    fn bytes<'a>(&'a self, handle: &'a Handle) -> &'a [u8];
+    fn bytes<'a>(&'a self, handle: &'a Handle) -> &'a [u8] {
+        debug_assert!(self.holds(handle), "stale handle");
+        self.arena().object(handle)
+    }
 
     /// Frees the object.
     fn remove(&self, handle: Handle);
+
+    /// Whether an object lies there whose size would put it there.
+    fn holds(&self, handle: &Handle) -> bool;
 
     /// Takes over an object that a predecessor stored in this pool's arena, while the state is being
     /// rebuilt from the slot table. Nothing may be inserted before [`Pool::adopted`].
@@ -124,30 +137,54 @@ pub(crate) trait Pool: Send + Sync {
     )]
     fn adopt(&self, handle: &Handle) -> Result<()>;
 
+    /// The size from which an object costs as much memory as a whole unit, in bytes.
+    fn huge_bytes(&self) -> usize;
+
+    /// Where all objects lie.
+    fn arena(&self) -> &Arena;
+
+    /// Bookkeeping outside the arena, and besides the arena's own, in bytes.
+    fn side_bytes(&self) -> usize;
+
     /// Ends the rebuilding: memory that no adopted object needs goes back to the system.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "nothing takes a store over yet")
     )]
-    fn adopted(&self);
-
-    /// The size from which an object costs as much memory as a whole unit, in bytes.
-    fn huge_bytes(&self) -> usize;
+    fn adopted(&self) {
+        self.arena().adopted();
+    }
 
     /// Sets the limit on [`PoolStats::used_bytes`]; 0 for none. Not retroactive.
-    fn set_limit(&self, limit_bytes: u64);
+    fn set_limit(&self, limit_bytes: u64) {
+        self.arena().set_limit(limit_bytes);
+    }
 
     /// Forgets the highest use, as zram's `mem_used_max` does on writing 0.
-    fn reset_used_max(&self);
+    fn reset_used_max(&self) {
+        self.arena().reset_used_max();
+    }
 
     /// One bounded step of work better not done by a writer: populating a spare, or giving excess
     /// back. Returns whether more is left to do.
-    fn maintain(&self) -> bool;
+    fn maintain(&self) -> bool {
+        self.arena().maintain()
+    }
 
     /// Gives all memory without objects back to the system, the spare included.
-    fn trim(&self);
+    fn trim(&self) {
+        self.arena().trim();
+    }
 
-    fn stats(&self) -> PoolStats;
+    fn stats(&self) -> PoolStats {
+        let arena = self.arena().stats();
+        PoolStats {
+            used_bytes: arena.used_bytes,
+            used_max_bytes: arena.used_max_bytes,
+            resident_bytes: arena.resident_bytes,
+            side_bytes: self.side_bytes() as u64 + arena.side_bytes,
+        }
+    }
 }
 
 /// What a pool is made for.
@@ -164,7 +201,12 @@ pub(crate) struct PoolConfig {
 type Make = fn(&PoolConfig, arena::Memory) -> Result<Box<dyn Pool>>;
 
 /// Every pool, the default first.
-const TABLE: &[(&str, Make)] = &[(zsmalloc::NAME, zsmalloc::make)];
+const TABLE: &[(&str, Make)] = &[
+    (zsmalloc::NAME, zsmalloc::make),
+    (zbud::NAME, zbud::make),
+    (z3fold::NAME, z3fold::make),
+    (ztree::NAME, ztree::make),
+];
 
 /// The names of the pools, the default first.
 #[must_use]
@@ -198,5 +240,15 @@ fn entry(name: &str) -> Result<&'static (&'static str, Make)> {
         })
 }
 
+fn lies_nowhere() -> Error {
+    Error::new(ErrorKind::Corrupt, "an object lies where none can be")
+}
+
+fn lies_on_another() -> Error {
+    Error::new(ErrorKind::Corrupt, "two objects lie on each other")
+}
+
 #[cfg(test)]
 mod conformance;
+#[cfg(all(test, uzram_shuttle))]
+mod shuttle_tests;

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 
 use super::fault_tests::{compressible, noise};
-use super::recover_tests::{config, make};
+use super::recover_tests::{config, make, with_pool};
 use super::*;
 use crate::page::Unit;
 use crate::region::Region;
@@ -122,15 +122,16 @@ fn word() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 200 } else { 2000 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 250 } else { 4000 }))]
 
     #[test]
     fn hostile_words_are_refused_or_are_pages(
         words in prop::collection::vec(word(), 1..16),
         bytes in prop::collection::vec(any::<u64>(), 0..64),
+        pool in prop::sample::select(crate::pools()),
         checksum: bool,
     ) {
-        let make_config = || config(16, Unit::DEFAULT, "lz4", checksum);
+        let make_config = || with_pool(pool, config(16, Unit::DEFAULT, "lz4", checksum));
         let (store, files) = make(make_config());
         drop(store);
         let remains = files.remains();

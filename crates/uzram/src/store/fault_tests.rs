@@ -126,6 +126,19 @@ fn any_failed_allocation_of_a_write_leaves_the_old_page() {
 }
 
 #[test]
+fn any_failed_allocation_of_a_write_in_any_pool_leaves_the_old_page() {
+    for pool in crate::pools() {
+        let make = || Store::builder().size(1 << 20).pool(pool).build().unwrap();
+        let raw = |store: &Store| store.write(PageIndex(0), &noise(2, 4096));
+        let packed = |store: &Store| store.write(PageIndex(0), &compressible(1, 4096));
+        fail_each(&make, &|_| {}, &packed);
+        fail_each(&make, &|store| raw(store).unwrap(), &packed);
+        let failures = fail_each(&make, &|store| packed(store).unwrap(), &raw);
+        assert!(failures >= 1, "{pool}: a page needs memory of its own");
+    }
+}
+
+#[test]
 fn any_failed_allocation_of_a_partial_write_leaves_the_old_page() {
     each_store(|make| {
         let unit = make().unit().bytes();

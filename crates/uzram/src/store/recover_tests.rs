@@ -42,6 +42,11 @@ pub(super) fn config(pages: u64, unit: Unit, algorithm: &str, checksum: bool) ->
     config
 }
 
+pub(super) fn with_pool(pool: &str, mut config: StoreConfig) -> StoreConfig {
+    config.pool = crate::pool::find(pool).unwrap();
+    config
+}
+
 /// A store in memory that outlives it.
 pub(super) fn make(config: StoreConfig) -> (Store, Files) {
     let pool_config = config.pool_config();
@@ -76,10 +81,18 @@ fn held(stats: &Stats) -> [u64; 5] {
 
 #[test]
 fn a_rebuilt_store_is_the_same_store() {
-    for algorithm in crate::algorithms() {
-        for unit in [4096, 16384, 65536] {
-            let unit = Unit::new(unit).unwrap();
-            let config = || config(300, unit, algorithm, true);
+    let default = crate::pools()[0];
+    let mut kinds: Vec<_> = crate::algorithms()
+        .into_iter()
+        .map(|algorithm| (algorithm, default))
+        .collect();
+    let others = crate::pools().into_iter().skip(1);
+    kinds.extend(others.map(|pool| (crate::algorithms()[0], pool)));
+    for (algorithm, pool) in kinds {
+        let units = [4096, 16384, 65536];
+        for unit in &units[..if pool == default { 3 } else { 2 }] {
+            let unit = Unit::new(*unit).unwrap();
+            let config = || with_pool(pool, config(300, unit, algorithm, true));
             let (before, files) = make(config());
             let bytes = unit.bytes();
             for index in 0..300u64 {
@@ -97,7 +110,7 @@ fn a_rebuilt_store_is_the_same_store() {
             assert_eq!(
                 held(&after.stats()),
                 held(&before.stats()),
-                "{algorithm} {unit}"
+                "{algorithm} {pool} {unit}"
             );
             let resident = after.stats().mem_resident_bytes;
             assert_eq!(
@@ -155,7 +168,8 @@ fn locks_of_the_dead_are_broken_and_unpublished_objects_dropped() {
 
 const PAGES: u64 = 512;
 const THREADS: u64 = 3;
-const KILLS: u64 = 60;
+/// In each pool.
+const KILLS: u64 = 15;
 const CHILD: &str = "UZRAM_TEST_WRITER";
 
 /// For each page, what was begun last and what was acknowledged last; then one word: running.
@@ -175,8 +189,8 @@ impl Log {
     }
 }
 
-fn writer_config() -> StoreConfig {
-    config(PAGES, Unit::DEFAULT, "lz4", false)
+fn writer_config(pool: &str) -> StoreConfig {
+    with_pool(pool, config(PAGES, Unit::DEFAULT, "lz4", false))
 }
 
 /// The content of a page after its operation number `version`.
@@ -224,6 +238,7 @@ fn writer() {
     let Ok(place) = std::env::var(CHILD) else {
         return;
     };
+    let (pool, place) = place.split_once(',').unwrap();
     let files: Vec<OwnedFd> = place
         .split(',')
         .map(|path| {
@@ -241,7 +256,7 @@ fn writer() {
         arena: attach(1),
     };
     let (store, log) = (
-        Store::recover(writer_config(), remains).unwrap(),
+        Store::recover(writer_config(pool), remains).unwrap(),
         Log(attach(2)),
     );
     std::thread::scope(|scope| {
@@ -275,7 +290,16 @@ impl Drop for Killed {
 
 #[test]
 fn a_killed_writer_loses_nothing_that_it_acknowledged() {
-    let (store, files) = make(writer_config());
+    let unacknowledged: u64 = crate::pools().into_iter().map(kill_writers).sum();
+    assert!(
+        unacknowledged > 0,
+        "no kill came between a beginning and its acknowledgement"
+    );
+}
+
+/// How many operations were begun and not acknowledged when their writers died.
+fn kill_writers(pool: &str) -> u64 {
+    let (store, files) = make(writer_config(pool));
     drop(store);
     let log = Region::reserve((PAGES as usize * 2 + 1) * 8, Backing::Memfd).unwrap();
     let log_file = log.file();
@@ -288,7 +312,7 @@ fn a_killed_writer_loses_nothing_that_it_acknowledged() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "store::recover_tests::writer"])
-            .env(CHILD, paths.join(","));
+            .env(CHILD, format!("{pool},{}", paths.join(",")));
         command.stdout(Stdio::null());
         let mut child = Killed(command.spawn().unwrap());
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -299,9 +323,9 @@ fn a_killed_writer_loses_nothing_that_it_acknowledged() {
         // Any moment will do: no result depends on which.
         std::thread::sleep(Duration::from_micros(kill * 7919 % 20_000));
         drop(child);
-        let store = Store::recover(writer_config(), files.remains()).unwrap();
+        let store = Store::recover(writer_config(pool), files.remains()).unwrap();
         unacknowledged += judge(&store, &log);
-        if kill % 20 == 19 {
+        if kill % 10 == 4 {
             use_up(&store);
             (0..PAGES).for_each(|page| {
                 // What comes next must start from a page of zeroes.
@@ -311,10 +335,7 @@ fn a_killed_writer_loses_nothing_that_it_acknowledged() {
             });
         }
     }
-    assert!(
-        unacknowledged > 0,
-        "no kill came between a beginning and its acknowledgement"
-    );
+    unacknowledged
 }
 
 /// Compares every page with the log, and settles the log where the writer died in between.

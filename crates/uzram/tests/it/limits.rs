@@ -24,16 +24,20 @@ fn fill(store: &Store) -> Vec<u64> {
 
 #[test]
 fn a_full_store_refuses_and_keeps_what_it_has() {
-    for unit in [4096, 16384, 65536] {
+    let units = [4096, 16384, 65536];
+    let kinds = uzram::pools()
+        .into_iter()
+        .flat_map(|pool| units.map(|unit| (pool, unit)));
+    for (pool, unit) in kinds {
         let builder = Store::builder()
             .size(1 << 30)
             .unit(Unit::new(unit).unwrap());
-        let store = builder.mem_limit(1 << 20).build().unwrap();
+        let store = builder.pool(pool).mem_limit(1 << 20).build().unwrap();
         let stored = fill(&store);
         assert_eq!(
             stored.len() as u64,
             (1 << 20) / unit,
-            "raw pages use the limit to the last byte"
+            "{pool}: raw pages use the limit to the last byte"
         );
         let stats = store.stats();
         assert_eq!(
@@ -67,51 +71,48 @@ fn a_full_store_refuses_and_keeps_what_it_has() {
 /// What a test suite of the kernel's zram does: a huge device, a tiny limit, written to the end.
 #[test]
 fn a_device_of_100_gib_fills_to_its_limit_of_1_mib() {
-    let disk = Zram::new(
-        Store::builder()
-            .size(100 << 30)
-            .mem_limit(1 << 20)
-            .build()
-            .unwrap(),
-    );
-    let mut written = 0;
-    let error = loop {
-        let data = noise(written, 65536);
-        match disk.submit(Bio::Write {
-            offset: written,
-            data: &data,
-        }) {
-            Ok(()) => written += 65536,
-            Err(error) => break error,
+    for pool in uzram::pools() {
+        let builder = Store::builder().size(100 << 30).mem_limit(1 << 20);
+        let disk = Zram::new(builder.pool(pool).build().unwrap());
+        let mut written = 0;
+        let error = loop {
+            let data = noise(written, 65536);
+            match disk.submit(Bio::Write {
+                offset: written,
+                data: &data,
+            }) {
+                Ok(()) => written += 65536,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.errno(), 28, "ENOSPC");
+        assert_eq!(written, 1 << 20, "{pool}");
+        let stats = disk.store().stats();
+        assert!(
+            stats.mem_used_max_bytes <= 1 << 20 && stats.mem_resident_bytes <= 1 << 20,
+            "{stats:?}"
+        );
+        let mut back = vec![0; 65536];
+        for offset in (0..written).step_by(65536) {
+            disk.submit(Bio::Read {
+                offset,
+                buffer: &mut back,
+            })
+            .unwrap();
+            assert!(back == noise(offset, 65536), "offset {offset}");
         }
-    };
-    assert_eq!(error.errno(), 28, "ENOSPC");
-    assert_eq!(written, 1 << 20);
-    let stats = disk.store().stats();
-    assert!(
-        stats.mem_used_max_bytes <= 1 << 20 && stats.mem_resident_bytes <= 1 << 20,
-        "{stats:?}"
-    );
-    let mut back = vec![0; 65536];
-    for offset in (0..written).step_by(65536) {
-        disk.submit(Bio::Read {
-            offset,
-            buffer: &mut back,
+        disk.submit(Bio::Trim {
+            offset: 0,
+            length: 1 << 30,
         })
         .unwrap();
-        assert!(back == noise(offset, 65536), "offset {offset}");
+        let stats = disk.store().stats();
+        assert_eq!(
+            (stats.mem_used_total_bytes, stats.mem_resident_bytes),
+            (0, 0),
+            "no spare below 64 MiB"
+        );
     }
-    disk.submit(Bio::Trim {
-        offset: 0,
-        length: 1 << 30,
-    })
-    .unwrap();
-    let stats = disk.store().stats();
-    assert_eq!(
-        (stats.mem_used_total_bytes, stats.mem_resident_bytes),
-        (0, 0),
-        "no spare below 64 MiB"
-    );
 }
 
 #[test]
@@ -164,7 +165,14 @@ fn a_limit_below_4_kib_leaves_room_for_same_filled_pages_only() {
 /// 6 MiB small ones; near the limit the one gives way to the other.
 #[test]
 fn the_limit_holds_at_every_moment() {
-    for (limit, page_count, turns) in [(6u64 << 20, 4096, 12_000), (66 << 20, 40_000, 30_000)] {
+    let default = uzram::pools()[0];
+    let mut kinds = vec![
+        (default, 6u64 << 20, 4096, 12_000),
+        (default, 66 << 20, 40_000, 30_000),
+    ];
+    let others = uzram::pools().into_iter().skip(1);
+    kinds.extend(others.map(|pool| (pool, 6 << 20, 4096, 4_000)));
+    for (pool, limit, page_count, turns) in kinds {
         let turns = if cfg!(debug_assertions) {
             turns
         } else {
@@ -172,6 +180,7 @@ fn the_limit_holds_at_every_moment() {
         };
         let store = Store::builder()
             .size(1 << 30)
+            .pool(pool)
             .mem_limit(limit)
             .build()
             .unwrap();
@@ -207,7 +216,7 @@ fn the_limit_holds_at_every_moment() {
         assert_eq!(stats.failed_writes, refused.load(Ordering::Relaxed));
         assert!(stats.mem_used_max_bytes > limit * 9 / 10, "{stats:?}");
         store.reset();
-        assert_eq!(store.stats().mem_resident_bytes, 0, "limit {limit}");
+        assert_eq!(store.stats().mem_resident_bytes, 0, "{pool}, limit {limit}");
     }
 }
 

@@ -30,6 +30,11 @@ fn small_spans_come_and_go_with_their_pages() {
 }
 
 #[test]
+fn every_pool_gives_its_memory_back() {
+    measure("pools");
+}
+
+#[test]
 fn room_made_under_the_limit_is_room_for_the_system_too() {
     measure("scattered");
 }
@@ -61,6 +66,7 @@ fn child() {
     match scenario.as_str() {
         "huge" => comes_and_goes(|| Store::builder().size(256 << 20)),
         "small" => comes_and_goes(|| Store::builder().size(256 << 20).mem_limit(60 << 20)),
+        "pools" => every_pool(),
         "scattered" => scattered(),
         "spare" => spare(),
         "holes" => holes(),
@@ -151,8 +157,8 @@ fn check(moment: &str, base: u64, store: Option<&Store>) -> u64 {
 
 const PAGES: u64 = 12_000;
 
-fn fill(store: &Store) {
-    for index in 0..PAGES {
+fn fill(store: &Store, pages: u64) {
+    for index in 0..pages {
         let page = if index % 2 == 0 {
             noise(index, 4096)
         } else {
@@ -165,13 +171,13 @@ fn fill(store: &Store) {
 fn comes_and_goes(builder: impl Fn() -> StoreBuilder) {
     // Everything once, so that what stays for good (contexts, the heap) is there from the start.
     let warm = builder().build().unwrap();
-    fill(&warm);
+    fill(&warm, PAGES);
     drop(warm);
     let base = usage();
     let store = builder().build().unwrap();
     check("made", base, Some(&store));
     for _ in 0..2 {
-        fill(&store);
+        fill(&store, PAGES);
         let held = check("filled", base, Some(&store));
         assert!(held > PAGES / 2 * 4096, "the system must see the pages");
         for index in 0..PAGES {
@@ -182,13 +188,33 @@ fn comes_and_goes(builder: impl Fn() -> StoreBuilder) {
         assert_eq!(stats.mem_used_total_bytes, 0);
         assert!(stats.mem_spare_bytes <= 2 << 20, "{stats:?}");
     }
-    fill(&store);
+    fill(&store, PAGES);
     store.reset();
     check("reset", base, Some(&store));
     assert_eq!(store.stats().mem_resident_bytes, 0);
-    fill(&store);
+    fill(&store, PAGES);
     drop(store);
     check("dropped", base, None);
+}
+
+fn every_pool() {
+    let pages = PAGES / 4;
+    let build = |pool| Store::builder().size(256 << 20).pool(pool).build().unwrap();
+    fill(&build(uzram::pools()[0]), pages);
+    let base = usage();
+    for pool in uzram::pools() {
+        let store = build(pool);
+        fill(&store, pages);
+        let held = check(pool, base, Some(&store));
+        assert!(held > pages / 2 * 4096, "the system must see the pages");
+        for index in 0..pages {
+            store.trim(PageIndex(index)).unwrap();
+        }
+        check("discarded", base, Some(&store));
+        store.reset();
+        check("reset", base, Some(&store));
+        assert_eq!(store.stats().mem_resident_bytes, 0);
+    }
 }
 
 /// Every second raw page goes; what comes instead needs longer runs than are left, so the free

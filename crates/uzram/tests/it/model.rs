@@ -12,7 +12,7 @@ use crate::pages::{compressible, is_same_filled, noise, odd_filled, same_filled}
 const PAGES: u64 = 24;
 
 /// Cases of each property; debug builds compile the C codecs without optimisation too.
-const CASES: u32 = if cfg!(debug_assertions) { 48 } else { 400 };
+const CASES: u32 = if cfg!(debug_assertions) { 64 } else { 800 };
 
 /// Longest run of units that an object's block takes: what the limit can fall short by.
 const BLOCK_UNITS_MAX: u64 = 16;
@@ -21,6 +21,7 @@ const BLOCK_UNITS_MAX: u64 = 16;
 struct Setup {
     unit: Unit,
     algorithm: &'static str,
+    pool: &'static str,
     checksum: bool,
     mem_limit_bytes: u64,
 }
@@ -28,15 +29,19 @@ struct Setup {
 fn setup() -> impl Strategy<Value = Setup> {
     let units = prop_oneof![Just(4096u64), Just(16384), Just(65536)];
     let limits = prop_oneof![3 => Just(0u64), 1 => (1..64u64).prop_map(|pages| pages << 12)];
-    let algorithms = prop::sample::select(uzram::algorithms());
-    (units, algorithms, any::<bool>(), limits).prop_map(|(unit, algorithm, checksum, limit)| {
-        Setup {
+    let names = (
+        prop::sample::select(uzram::algorithms()),
+        prop::sample::select(uzram::pools()),
+    );
+    (units, names, any::<bool>(), limits).prop_map(
+        |(unit, (algorithm, pool), checksum, mem_limit_bytes)| Setup {
             unit: Unit::new(unit).unwrap(),
             algorithm,
+            pool,
             checksum,
-            mem_limit_bytes: limit,
-        }
-    })
+            mem_limit_bytes,
+        },
+    )
 }
 
 fn build(setup: Setup) -> Store {
@@ -44,7 +49,11 @@ fn build(setup: Setup) -> Store {
         .size(PAGES * setup.unit.bytes() as u64)
         .unit(setup.unit);
     let builder = builder.algorithm(setup.algorithm).checksum(setup.checksum);
-    builder.mem_limit(setup.mem_limit_bytes).build().unwrap()
+    builder
+        .pool(setup.pool)
+        .mem_limit(setup.mem_limit_bytes)
+        .build()
+        .unwrap()
 }
 
 #[derive(Clone, Copy, Debug)]

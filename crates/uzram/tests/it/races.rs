@@ -296,6 +296,14 @@ fn parts_survive_when_memory_must_be_made_in_between() {
 }
 
 #[test]
+fn parts_survive_in_every_pool() {
+    for pool in uzram::pools().into_iter().skip(1) {
+        let store = builder().pool(pool).build().unwrap();
+        race_on_store(&store, TURNS / 3, &|| {});
+    }
+}
+
+#[test]
 fn requests_of_a_device_survive_each_other() {
     race(&Zram::new(builder().build().unwrap()), TURNS, &|| {});
 }

@@ -156,6 +156,23 @@ impl Blocks {
         true
     }
 
+    /// Whether block `id` has a live object at `offset_bytes` of the arena.
+    pub(super) fn holds(&self, id: u32, offset_bytes: usize) -> bool {
+        let Some(chunk) = self.chunks.get(id as usize / CHUNK_BLOCKS) else {
+            return false;
+        };
+        let block = &chunk[id as usize % CHUNK_BLOCKS];
+        let first_bytes = block.first_page as usize * PAGE_BYTES;
+        let Some(inside_bytes) = offset_bytes.checked_sub(first_bytes) else {
+            return false;
+        };
+        let index = inside_bytes / self.class.object_bytes;
+        block.live > 0
+            && index < self.class.block_objects
+            && inside_bytes.is_multiple_of(self.class.object_bytes)
+            && block.objects[index / 64] & 1 << (index % 64) != 0
+    }
+
     /// Whether block `id` is in use and starts at `first_page`.
     pub(super) fn is_at(&self, id: u32, first_page: usize) -> bool {
         let chunk = self.chunks.get(id as usize / CHUNK_BLOCKS);

@@ -23,8 +23,8 @@ use crossbeam_utils::CachePadded;
 use self::class::{Blocks, Emptied};
 use self::geometry::Geometry;
 use super::arena::{Arena, Memory};
-use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, PoolStats};
-use crate::error::{Error, ErrorKind, Result};
+use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
+use crate::error::Result;
 use crate::memory;
 use crate::region::{Backing, PAGE_BYTES, Region};
 use crate::sync::{Mutex, Ordering};
@@ -109,10 +109,6 @@ impl Pool for Zsmalloc {
         self.arena.grow(class.block_pages)
     }
 
-    fn bytes<'a>(&'a self, handle: &'a Handle) -> &'a [u8] {
-        self.arena.object(handle)
-    }
-
     fn remove(&self, handle: Handle) {
         let class = self.geometry.class_of(handle.size_bytes());
         let offset_bytes = handle.offset_bytes();
@@ -127,18 +123,24 @@ impl Pool for Zsmalloc {
         }
     }
 
+    fn holds(&self, handle: &Handle) -> bool {
+        let class = self.geometry.class_of(handle.size_bytes());
+        let blocks = self.classes[class].lock();
+        let id = self.block_id(handle.offset_bytes() / PAGE_BYTES);
+        blocks.holds(id, handle.offset_bytes())
+    }
+
     fn adopt(&self, handle: &Handle) -> Result<()> {
-        let misplaced = || Error::new(ErrorKind::Corrupt, "an object lies where none can be");
         if !(1..=self.unit_bytes).contains(&handle.size_bytes()) {
-            return Err(misplaced());
+            return Err(lies_nowhere());
         }
         let class = self.geometry.class_of(handle.size_bytes());
         let (first, index) = self
             .geometry
             .locate(class, handle.offset_bytes())
-            .ok_or_else(misplaced)?;
+            .ok_or_else(lies_nowhere)?;
         if first >= self.arena.pages() {
-            return Err(misplaced());
+            return Err(lies_nowhere());
         }
         let mut blocks = self.classes[class].lock();
         let mut id = self.block_id(first);
@@ -149,51 +151,25 @@ impl Pool for Zsmalloc {
         }
         match blocks.adopt(id, index) {
             true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::Corrupt,
-                "two objects lie on each other",
-            )),
+            false => Err(lies_on_another()),
         }
-    }
-
-    fn adopted(&self) {
-        self.arena.adopted();
     }
 
     fn huge_bytes(&self) -> usize {
         self.geometry.huge_bytes()
     }
 
-    fn set_limit(&self, limit_bytes: u64) {
-        self.arena.set_limit(limit_bytes);
+    fn arena(&self) -> &Arena {
+        &self.arena
     }
 
-    fn reset_used_max(&self) {
-        self.arena.reset_used_max();
-    }
-
-    fn maintain(&self) -> bool {
-        self.arena.maintain()
-    }
-
-    fn trim(&self) {
-        self.arena.trim();
-    }
-
-    fn stats(&self) -> PoolStats {
-        let arena = self.arena.stats();
+    fn side_bytes(&self) -> usize {
         let classes: usize = self
             .classes
             .iter()
             .map(|class| class.lock().side_bytes())
             .sum();
-        let fixed = self.classes.len() * size_of::<CachePadded<Mutex<Blocks>>>();
-        let block_ids = arena.resident_bytes / PAGE_BYTES as u64 * size_of::<u32>() as u64;
-        PoolStats {
-            used_bytes: arena.used_bytes,
-            used_max_bytes: arena.used_max_bytes,
-            resident_bytes: arena.resident_bytes,
-            side_bytes: (classes + fixed) as u64 + block_ids + arena.side_bytes,
-        }
+        let block_ids = self.arena.stats().resident_bytes as usize / PAGE_BYTES * size_of::<u32>();
+        classes + size_of_val(&*self.classes) + block_ids
     }
 }
