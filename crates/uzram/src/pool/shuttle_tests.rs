@@ -7,7 +7,7 @@ use super::*;
 use crate::sync::{Arc, Mutex};
 
 /// Of each kind of schedule, for each pool.
-const SCHEDULES: usize = if cfg!(debug_assertions) { 500 } else { 5000 };
+const SCHEDULES: usize = if cfg!(debug_assertions) { 300 } else { 2000 };
 
 fn check(model: impl Fn(&'static str) + Send + Sync + Copy + 'static) {
     for name in pools() {
@@ -67,7 +67,9 @@ fn shuttle_pools_give_each_object_memory_of_its_own() {
                 shuttle::thread::yield_now();
                 remove(&*pool, b, byte);
                 let d = store(&*pool, byte, sizes[1]).unwrap();
-                [a, c, d].map(|handle| remove(&*pool, handle, byte));
+                for handle in [a, c, d] {
+                    remove(&*pool, handle, byte);
+                }
             })
         };
         together(vec![
