@@ -26,7 +26,11 @@ pub fn dist() -> Result<(), String> {
     Ok(())
 }
 
-fn build() -> Result<PathBuf, String> {
+/// Builds the binary, unchecked.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn build() -> Result<PathBuf, String> {
     let host = host()?;
     let mut cargo = workspace::cargo();
     // Without --target the flags would also go to procedural macros, which must be dynamic.

@@ -1,4 +1,5 @@
-//! What an ELF file asks of the system that runs it, read from its program headers.
+//! What an ELF file asks of the system that runs it, read from its program headers; and its named
+//! sections.
 
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
@@ -52,6 +53,41 @@ fn libraries(file: &[u8], offset: u64, length: u64) -> Result<usize, String> {
     Ok(count)
 }
 
+/// The content of the section called `name`, of a 64-bit little-endian ELF file.
+///
+/// # Errors
+/// One line, if `file` is another kind of file, has no such section, or its headers point outside.
+pub fn section<'a>(file: &'a [u8], name: &str) -> Result<&'a [u8], String> {
+    if file.get(..6) != Some(b"\x7fELF\x02\x01") {
+        return Err("not a 64-bit little-endian ELF file".into());
+    }
+    let table = number(file, 40, 8)?;
+    let entry_bytes = number(file, 58, 2)?;
+    let header = |index: u64| table.saturating_add(index * entry_bytes);
+    let names = content(file, header(number(file, 62, 2)?))?;
+    for index in 0..number(file, 60, 2)? {
+        let start = number(file, header(index), 4)? as usize;
+        let called = names.get(start..).unwrap_or_default();
+        if called.split(|byte| *byte == 0).next() == Some(name.as_bytes()) {
+            return content(file, header(index));
+        }
+    }
+    Err(format!("no section {name}"))
+}
+
+/// What the section header at `header` points to.
+fn content(file: &[u8], header: u64) -> Result<&[u8], String> {
+    let offset = number(file, header.saturating_add(24), 8)?;
+    let length = number(file, header.saturating_add(32), 8)?;
+    let end = offset
+        .checked_add(length)
+        .filter(|end| *end <= file.len() as u64);
+    end.and_then(|end| file.get(offset as usize..end as usize))
+        .ok_or_else(|| {
+            format!("a section header points to byte {offset}, past the end of the file")
+        })
+}
+
 /// The little-endian number of `width` bytes at `offset`.
 fn number(file: &[u8], offset: u64, width: usize) -> Result<u64, String> {
     let bytes = usize::try_from(offset)
@@ -65,8 +101,38 @@ fn number(file: &[u8], offset: u64, width: usize) -> Result<u64, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// An ELF file with one section `name` beside that of the names.
+    pub fn with_section(name: &str, content: &[u8]) -> Vec<u8> {
+        let names = format!("\0{name}\0.names\0");
+        let mut file = vec![0; 64 + 3 * 64];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[40] = 64; // where the section headers start
+        file[58] = 64; // the size of one
+        file[60] = 3;
+        file[62] = 2; // which of them holds the names
+        let sections = [(1, content), (name.len() + 2, names.as_bytes())];
+        for (index, (called, content)) in sections.into_iter().enumerate() {
+            let at = 64 * (index + 2);
+            let offset = file.len() as u64;
+            file[at..at + 4].copy_from_slice(&(called as u32).to_le_bytes());
+            file[at + 24..at + 32].copy_from_slice(&offset.to_le_bytes());
+            file[at + 32..at + 40].copy_from_slice(&(content.len() as u64).to_le_bytes());
+            file.extend_from_slice(content);
+        }
+        file
+    }
+
+    #[test]
+    fn a_section_is_found_by_its_name() {
+        let file = with_section(".modinfo", b"depends=");
+        assert_eq!(section(&file, ".modinfo"), Ok(&b"depends="[..]));
+        assert_eq!(section(&file, ".mod"), Err("no section .mod".into()));
+        assert!(section(&file[..file.len() - 20], ".modinfo").is_err());
+        assert!(section(b"#!/bin/sh", ".modinfo").is_err());
+    }
 
     /// An ELF file of the given program headers `(type, offset, length)` with `dynamic` at byte 1024.
     fn file(headers: &[(u32, u64, u64)], dynamic: &[u64]) -> Vec<u8> {

@@ -20,19 +20,35 @@ const fn tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, package }
 }
 
+pub const BUSYBOX: Tool = tool("busybox", "busybox-static");
 pub const CMP: Tool = tool("cmp", "diffutils");
 pub const CPP: Tool = tool("g++", "g++");
 pub const E2FSCK: Tool = tool("e2fsck", "e2fsprogs");
 pub const FIO: Tool = tool("fio", "fio");
 pub const MKFS: Tool = tool("mkfs.ext4", "e2fsprogs");
+pub const NBD_CLIENT: Tool = tool("nbd-client", "nbd-client");
 pub const NBDCOPY: Tool = tool("nbdcopy", "libnbd-bin");
 pub const NBDINFO: Tool = tool("nbdinfo", "libnbd-bin");
 pub const QEMU_IMG: Tool = tool("qemu-img", "qemu-utils");
 pub const QEMU_IO: Tool = tool("qemu-io", "qemu-utils");
+pub const QEMU_SYSTEM: Tool = tool("qemu-system-x86_64", "qemu-system-x86");
+pub const XZ: Tool = tool("xz", "xz-utils");
 
 /// Every program that some step can use.
 pub const ALL: &[Tool] = &[
-    CMP, CPP, E2FSCK, FIO, MKFS, NBDCOPY, NBDINFO, QEMU_IMG, QEMU_IO,
+    BUSYBOX,
+    CMP,
+    CPP,
+    E2FSCK,
+    FIO,
+    MKFS,
+    NBD_CLIENT,
+    NBDCOPY,
+    NBDINFO,
+    QEMU_IMG,
+    QEMU_IO,
+    QEMU_SYSTEM,
+    XZ,
 ];
 
 /// Those of `tools` that are not here.

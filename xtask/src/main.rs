@@ -1,5 +1,6 @@
 //! The project's own commands, run as `cargo xtask COMMAND`:
 //! - `test`: the whole suite, with a summary of what ran, what failed and what was left out;
+//! - `vm`: tests in a guest kernel with modules, and a shell there;
 //! - `dist`: the static binary, built and checked.
 
 mod dist;
@@ -8,17 +9,22 @@ mod elf;
 mod install;
 mod process;
 mod suite;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask test [--install] [--quick] [STEP...]
+       cargo xtask vm [--install] [--shell] [TEST...]
        cargo xtask dist
 
 test   runs the whole suite, or the named steps only, and ends with `N passed, N failed`
          --install  as root on Debian, install missing test programs (CI=true does the same)
          --quick    leave out the slow steps and use small images
+vm     runs all tests that need a guest kernel, or the named ones only, and shows its console
+         --install  as root on Debian, install missing test programs
+         --shell    give a shell in the guest instead, set up as for TEST if one is named
 dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it";
 
 fn main() -> ExitCode {
@@ -31,6 +37,10 @@ fn main() -> ExitCode {
     match command {
         "test" => match suite::Options::parse(rest) {
             Ok(options) => suite::run(&options),
+            Err(message) => wrong_usage(&message),
+        },
+        "vm" => match vm::Options::parse(rest) {
+            Ok(options) => vm::run(&options),
             Err(message) => wrong_usage(&message),
         },
         "dist" if rest.is_empty() => match dist::dist() {

@@ -4,7 +4,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use crate::process::{self, Exit, Finished, Output};
-use crate::{dist, e2e, install, workspace};
+use crate::{dist, e2e, install, vm, workspace};
 
 /// How long each fuzz target runs.
 const FUZZ_SECONDS: u32 = 10;
@@ -84,6 +84,16 @@ impl Report {
         self.packages.extend_from_slice(packages);
     }
 
+    /// Whether something passed and nothing failed.
+    pub fn is_success(&self) -> bool {
+        self.failed == 0 && self.passed > 0
+    }
+
+    /// The count, as the last line of a run.
+    pub fn counts(&self) -> String {
+        format!("{} passed, {} failed", self.passed, self.failed)
+    }
+
     fn add(&mut self, other: Report) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -145,6 +155,11 @@ const STEPS: &[Step] = &[
         run: static_binary,
     },
     Step {
+        name: "vm",
+        slow: true,
+        run: guest_tests,
+    },
+    Step {
         name: "fuzz",
         slow: true,
         run: fuzz,
@@ -166,7 +181,7 @@ pub fn run(options: &Options) -> ExitCode {
         total.add(report);
     }
     print_summary(&table, &total);
-    if total.failed == 0 && total.passed > 0 {
+    if total.is_success() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -217,7 +232,7 @@ fn print_summary(table: &[String], total: &Report) {
             install::apt_line(&packages)
         );
     }
-    println!("{} passed, {} failed", total.passed, total.failed);
+    println!("{}", total.counts());
 }
 
 fn may_install(options: &Options) -> bool {
@@ -283,6 +298,10 @@ fn static_binary(_: &Options) -> Result<Report, String> {
     let result = dist::dist().map(|()| String::new());
     report.check("cargo xtask dist", started.elapsed(), result);
     Ok(report)
+}
+
+fn guest_tests(_: &Options) -> Result<Report, String> {
+    vm::step()
 }
 
 /// Every fuzz target for some seconds, from an empty corpus and any seeds of its own.

@@ -83,6 +83,8 @@ impl Tree {
                 if !is_foreign(&relative, &name) {
                     self.add_directory(&path, &format!("{relative}/"));
                 }
+            } else if relative == ".git" {
+                // In a linked worktree it is a file that names a place on this machine.
             } else if let Ok(text) = std::fs::read_to_string(&path) {
                 self.files.push(File {
                     path: relative,

@@ -1,0 +1,204 @@
+//! The guest's kernel: Debian's, unpacked into a cache outside of the checkout, never installed.
+//!
+//! The cache is `$XDG_CACHE_HOME/uzram/vm`, else `~/.cache/uzram/vm`. It keeps the first kernel
+//! that it got, so that tests do not change by themselves; remove the folder to get the newest.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::modules::{Modules, files_below};
+use super::package;
+use crate::process;
+use crate::workspace;
+
+const UNPACK_LIMIT: Duration = Duration::from_secs(300);
+/// Another checkout may be downloading.
+const LOCK_LIMIT: Duration = Duration::from_secs(900);
+const LOCK_POLL: Duration = Duration::from_millis(200);
+
+/// Parts of the tree of modules that are kept: what a test of block devices can need. The rest,
+/// mainly hardware, is ten times as much.
+const KEPT: &[&str] = &[
+    "arch",
+    "block",
+    "crypto",
+    "drivers/acpi",
+    "drivers/block",
+    "drivers/char",
+    "drivers/dax",
+    "drivers/md",
+    "drivers/nvdimm",
+    "drivers/nvme",
+    "drivers/scsi",
+    "drivers/vhost",
+    "drivers/virtio",
+    "fs",
+    "lib",
+    "mm",
+];
+
+/// A kernel that is ready to boot.
+#[derive(Debug)]
+pub struct Kernel {
+    /// As `uname -r` says it.
+    pub release: String,
+    pub image: PathBuf,
+    pub modules: Modules,
+}
+
+impl Kernel {
+    /// The kernel in the cache; downloads and unpacks it when there is none.
+    ///
+    /// # Errors
+    /// One line that says why there is none.
+    pub fn obtain() -> Result<Kernel, String> {
+        let cache = cache_folder()?;
+        let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
+        fs::create_dir_all(&cache).map_err(failed)?;
+        let _lock = lock(&cache)?;
+        let folder = match newest(&cache).map_err(failed)? {
+            Some(folder) => folder,
+            None => download(&cache)?,
+        };
+        Kernel::open(&folder)
+    }
+
+    fn open(folder: &Path) -> Result<Kernel, String> {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let builtin = folder.join("modules.builtin");
+        let builtin = fs::read_to_string(&builtin)
+            .map_err(|error| format!("{}: {error}; remove the folder", builtin.display()))?;
+        Ok(Kernel {
+            release: name.trim_start_matches(PREFIX).to_string(),
+            image: folder.join("vmlinuz"),
+            modules: Modules::open(&folder.join("modules"), &builtin)?,
+        })
+    }
+}
+
+/// How folders of kernels in the cache are called, before their release.
+const PREFIX: &str = "linux-";
+/// How folders are called in which one is being unpacked.
+const UNFINISHED: &str = "unpacking-";
+
+fn cache_folder() -> Result<PathBuf, String> {
+    let absolute = |name: &str| {
+        let path = std::env::var_os(name).map(PathBuf::from)?;
+        path.is_absolute().then_some(path)
+    };
+    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    base.map(|base| base.join("uzram/vm"))
+        .ok_or_else(|| "no place for the kernel: set XDG_CACHE_HOME or HOME".to_string())
+}
+
+/// Keeps others out of the cache until the file is dropped.
+fn lock(cache: &Path) -> Result<File, String> {
+    let path = cache.join("lock");
+    let file = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let attempts = LOCK_LIMIT.as_millis() / LOCK_POLL.as_millis();
+    for _ in 0..attempts {
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(file);
+        }
+        std::thread::sleep(LOCK_POLL);
+    }
+    Err(format!("{}: held by another for too long", path.display()))
+}
+
+fn newest(cache: &Path) -> std::io::Result<Option<PathBuf>> {
+    let mut found = None;
+    for entry in fs::read_dir(cache)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            let made = entry.metadata()?.modified()?;
+            found = found.max(Some((made, entry.path())));
+        }
+    }
+    Ok(found.map(|(_, path)| path))
+}
+
+/// Fills `cache`: whatever happens, there is a whole kernel under its name or none.
+fn download(cache: &Path) -> Result<PathBuf, String> {
+    println!("vm: fetching the guest's kernel, once");
+    let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
+    sweep(cache).map_err(failed)?;
+    let work = tempfile::Builder::new()
+        .prefix(UNFINISHED)
+        .tempdir_in(cache);
+    let work = work.map_err(failed)?;
+    let package = package::download(work.path())?;
+    let unpacked = work.path().join("unpacked");
+    let mut unpack = workspace::command("dpkg-deb");
+    unpack.arg("-x").arg(&package).arg(&unpacked);
+    process::succeed(&mut unpack, UNPACK_LIMIT)?;
+    let kernel = work.path().join("kernel");
+    let release = arrange(&unpacked, &kernel)?;
+    let place = cache.join(format!("{PREFIX}{release}"));
+    fs::rename(&kernel, &place).map_err(failed)?;
+    println!("vm: {}", place.display());
+    Ok(place)
+}
+
+/// Removes what a download left behind that was killed. The lock says that none is going on.
+fn sweep(cache: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(cache)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves what is needed of an unpacked package into the folder `kernel`, and tells its release.
+fn arrange(unpacked: &Path, kernel: &Path) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("unpacked kernel: {error}");
+    let modules = ["lib/modules", "usr/lib/modules"]
+        .map(|place| unpacked.join(place))
+        .into_iter()
+        .find(|place| place.is_dir())
+        .ok_or("unpacked kernel: it has no modules")?;
+    let mut releases = fs::read_dir(&modules).map_err(failed)?;
+    let release = releases
+        .next()
+        .ok_or("unpacked kernel: it has no release")?;
+    let release = release.map_err(failed)?.file_name();
+    let release = release.to_string_lossy().into_owned();
+    let modules = modules.join(&release);
+    fs::create_dir_all(kernel).map_err(failed)?;
+    let image = unpacked.join("boot").join(format!("vmlinuz-{release}"));
+    fs::rename(image, kernel.join("vmlinuz")).map_err(failed)?;
+    fs::rename(
+        modules.join("modules.builtin"),
+        kernel.join("modules.builtin"),
+    )
+    .map_err(failed)?;
+    for kept in KEPT {
+        let from = modules.join("kernel").join(kept);
+        if from.is_dir() {
+            let to = kernel.join("modules").join(kept);
+            let parent = to.parent().unwrap_or(kernel);
+            fs::create_dir_all(parent).map_err(failed)?;
+            fs::rename(from, &to).map_err(failed)?;
+        }
+    }
+    decompress(&kernel.join("modules"))?;
+    Ok(release)
+}
+
+/// Unpacks `*.ko.xz`; the guest loads them as they are then.
+fn decompress(modules: &Path) -> Result<(), String> {
+    let files = files_below(modules).map_err(|error| error.to_string())?;
+    let compressed = files
+        .into_iter()
+        .filter(|file| file.extension().is_some_and(|suffix| suffix == "xz"));
+    let mut xz = workspace::command("xz");
+    xz.arg("--decompress").arg("--").args(compressed);
+    process::succeed(&mut xz, UNPACK_LIMIT)
+        .map(drop)
+        // The command is as long as the list of modules.
+        .map_err(|_| "xz cannot decompress the kernel's modules".to_string())
+}

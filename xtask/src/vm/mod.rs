@@ -1,0 +1,367 @@
+//! `cargo xtask vm`: tests that need a kernel with modules, in a guest of Debian's kernel under
+//! QEMU.
+//!
+//! A guest is a kernel (`kernel`, `package`), modules (`modules`), programs (`programs`) in a root
+//! filesystem (`initramfs`), a machine (`qemu`) and what it says (`watch`). Which tests there are
+//! says `tests`. Everything about a guest lies in `target/vm/TEST`, also after a failure.
+
+mod initramfs;
+mod kernel;
+mod modules;
+mod package;
+mod programs;
+mod qemu;
+mod tests;
+mod watch;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use crate::install::{self, Tool};
+use crate::suite::Report;
+use crate::{dist, workspace};
+use initramfs::Initramfs;
+use kernel::Kernel;
+use modules::Module;
+use qemu::Guest;
+use tests::{GuestTest, TESTS};
+use watch::Failure;
+
+/// What every guest takes.
+const BASE: &[Tool] = &[install::BUSYBOX, install::QEMU_SYSTEM, install::XZ];
+const INIT: &str = include_str!("../../guest/init");
+/// Stands before every script: the first command that fails ends it.
+const PRELUDE: &str = "set -eu\n";
+/// Lines of the console that are quoted with a failure.
+const QUOTED_LINES: usize = 15;
+/// Memory of a guest for a shell that runs no test's.
+const SHELL_MEMORY_MIB: u32 = 1024;
+
+/// What the user asked for.
+#[derive(Debug, Default)]
+pub struct Options {
+    shell: bool,
+    install: bool,
+    tests: Vec<&'static GuestTest>,
+}
+
+impl Options {
+    /// Reads the arguments of `vm`.
+    ///
+    /// # Errors
+    /// One line that names the argument nobody knows.
+    pub fn parse(arguments: &[String]) -> Result<Options, String> {
+        let mut options = Options::default();
+        for argument in arguments {
+            match argument.as_str() {
+                "--shell" => options.shell = true,
+                "--install" => options.install = true,
+                name => match TESTS.iter().find(|test| test.name == name) {
+                    Some(test) => options.tests.push(test),
+                    None => {
+                        let known: Vec<_> = TESTS.iter().map(|test| test.name).collect();
+                        return Err(format!(
+                            "`{name}` is neither an option nor a test: {}",
+                            known.join(" ")
+                        ));
+                    }
+                },
+            }
+        }
+        if options.shell && options.tests.len() > 1 {
+            return Err("--shell takes one test at most".into());
+        }
+        Ok(options)
+    }
+}
+
+/// `cargo xtask vm`: runs the named tests, or all, and shows the guests' consoles.
+pub fn run(options: &Options) -> ExitCode {
+    if options.install {
+        install::install_missing();
+    }
+    let result = if options.shell {
+        shell(options.tests.first().copied())
+    } else {
+        run_tests(options)
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("vm: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_tests(options: &Options) -> Result<bool, String> {
+    let named = &options.tests;
+    let wanted = TESTS
+        .iter()
+        .filter(|test| named.is_empty() || named.iter().any(|named| named.name == test.name));
+    let wanted: Vec<_> = wanted.collect();
+    let bench = Bench::prepare(&wanted, true)?;
+    let mut report = Report::default();
+    for test in wanted {
+        println!("\n=== {}", test.name);
+        bench.run(test, &mut report);
+    }
+    println!("\n{}", report.counts());
+    Ok(report.is_success())
+}
+
+/// The suite's step: all tests but benchmarks, or one line that says why none could run.
+///
+/// # Errors
+/// If what runs in the guests cannot be built.
+pub fn step() -> Result<Report, String> {
+    let mut report = Report::default();
+    let missing = missing_base();
+    if !missing.is_empty() {
+        let programs: Vec<_> = missing.iter().map(|tool| tool.program).collect();
+        report.leave_out(
+            format!("vm (no {})", programs.join(", ")),
+            &install::packages(&missing),
+        );
+        return Ok(report);
+    }
+    let kernel = match Kernel::obtain() {
+        Ok(kernel) => kernel,
+        Err(why) => {
+            report.leave_out(format!("vm (no kernel for the guest: {why})"), &[]);
+            return Ok(report);
+        }
+    };
+    let tests: Vec<_> = TESTS.iter().filter(|test| !test.measures).collect();
+    let bench = Bench::with_kernel(kernel, &tests, false)?;
+    for test in tests {
+        bench.run(test, &mut report);
+    }
+    Ok(report)
+}
+
+/// A shell in the guest of a test, or in one with everything that tests load.
+fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
+    let wanted: Vec<&GuestTest> = match test {
+        Some(test) => vec![test],
+        None => TESTS.iter().filter(|test| test.planted.is_none()).collect(),
+    };
+    let bench = Bench::prepare(&wanted, true)?;
+    let modules: Vec<&str> = wanted
+        .iter()
+        .flat_map(|test| test.modules)
+        .copied()
+        .collect();
+    let programs: Vec<Tool> = wanted
+        .iter()
+        .flat_map(|test| test.programs)
+        .copied()
+        .collect();
+    require(install::missing(&programs))?;
+    let modules = bench.kernel.modules.resolve(&modules)?;
+    let mut root = bench.root(&modules, &programs, wanted.iter().any(|test| test.uzram))?;
+    root.file("/test/shell", false, b"");
+    if let Some(test) = test {
+        root.file("/test/run", true, script(test).as_bytes());
+    }
+    println!("vm: leave with `exit`, or with Ctrl-A and x");
+    let folder = folder("shell");
+    let guest = Guest {
+        kernel: &bench.kernel,
+        archive: &root.finish(),
+        memory_mib: test.map_or(SHELL_MEMORY_MIB, |test| test.memory_mib),
+        devices: test.map_or(&[], |test| test.devices),
+        folder: &folder,
+    };
+    guest.shell().map(|()| true)
+}
+
+/// What all guests of a run share.
+struct Bench {
+    kernel: Kernel,
+    uzram: Option<PathBuf>,
+    show: bool,
+}
+
+impl Bench {
+    fn prepare(tests: &[&GuestTest], show: bool) -> Result<Bench, String> {
+        require(missing_base())?;
+        Bench::with_kernel(Kernel::obtain()?, tests, show)
+    }
+
+    fn with_kernel(kernel: Kernel, tests: &[&GuestTest], show: bool) -> Result<Bench, String> {
+        let wants_uzram = tests.iter().any(|test| test.uzram);
+        let uzram = wants_uzram.then(dist::build).transpose()?;
+        println!("vm: Linux {}", kernel.release);
+        Ok(Bench {
+            kernel,
+            uzram,
+            show,
+        })
+    }
+
+    /// Runs one test and counts it.
+    fn run(&self, test: &GuestTest, report: &mut Report) {
+        let missing = install::missing(test.programs);
+        if !missing.is_empty() {
+            let packages = install::packages(&missing);
+            let what = format!("vm: {} (no {})", test.name, packages.join(", "));
+            report.leave_out(what, &packages);
+            return;
+        }
+        let started = Instant::now();
+        let folder = folder(test.name);
+        let result = match (self.attempt(test, &folder), test.planted) {
+            (Err(failure), Some(planted)) if planted(&failure) => Ok(format!("found: {failure}")),
+            (Ok(_), Some(_)) => Err("the planted failure went unseen".to_string()),
+            (Ok(remark), None) => Ok(remark),
+            (Err(failure), _) => Err(format!("{failure}\n{}", self.quote(&folder))),
+        };
+        report.check(&format!("vm: {}", test.name), started.elapsed(), result);
+    }
+
+    /// One guest from the first to the last: what there is to remark, or what went wrong.
+    fn attempt(&self, test: &GuestTest, folder: &Path) -> Result<String, Failure> {
+        // What was there is of another run.
+        let _ = fs::remove_dir_all(folder);
+        let modules = self.kernel.modules.resolve(test.modules);
+        let modules = modules.map_err(Failure::Module)?;
+        let root = self.root(&modules, test.programs, test.uzram);
+        let mut root = root.map_err(Failure::Other)?;
+        root.file("/test/run", true, script(test).as_bytes());
+        let guest = Guest {
+            kernel: &self.kernel,
+            archive: &root.finish(),
+            memory_mib: test.memory_mib,
+            devices: test.devices,
+            folder,
+        };
+        let ended = guest.run(test.limit, self.show).map_err(Failure::Other)?;
+        ended.verdict?;
+        (test.check)(folder).map_err(Failure::Other)?;
+        let up = ended.up_after.unwrap_or_default().as_secs_f32();
+        let remark = fs::read_to_string(folder.join("files/remark")).unwrap_or_default();
+        let remark = remark.lines().next().unwrap_or_default();
+        Ok(format!("up in {up:.1} s {remark}"))
+    }
+
+    /// The root filesystem, without anything to run in it.
+    fn root(
+        &self,
+        modules: &[Module],
+        programs: &[Tool],
+        uzram: bool,
+    ) -> Result<Initramfs, String> {
+        let mut root = Initramfs::default();
+        root.file("/init", true, INIT.as_bytes());
+        let mut to_load = String::new();
+        for module in modules {
+            let path = format!("/lib/modules/{}.ko", module.name);
+            to_load += &format!("{path} {}\n", module.parameters);
+            let content = fs::read(&module.file)
+                .map_err(|error| format!("{}: {error}", module.file.display()))?;
+            root.file(&path, false, &content);
+        }
+        root.file("/etc/modules", false, to_load.as_bytes());
+        let busybox = find(install::BUSYBOX)?;
+        programs::add_static(&mut root, &busybox, "/bin/busybox")?;
+        for program in programs {
+            programs::add(&mut root, &find(*program)?)?;
+        }
+        if let Some(binary) = self.uzram.as_ref().filter(|_| uzram) {
+            programs::add_static(&mut root, binary, "/bin/uzram")?;
+        }
+        for folder in ["/dev", "/proc", "/sys"] {
+            root.folder(folder);
+        }
+        Ok(root)
+    }
+
+    /// The last lines of a console that has not been shown.
+    fn quote(&self, folder: &Path) -> String {
+        let log = folder.join("console.log");
+        let console = fs::read(&log).unwrap_or_default();
+        if self.show || console.is_empty() {
+            return String::new();
+        }
+        let console = String::from_utf8_lossy(&console);
+        let lines: Vec<&str> = console.lines().collect();
+        let first = lines.len().saturating_sub(QUOTED_LINES);
+        let quoted = lines[first..].join("\n    ");
+        format!("    {quoted}\n    all of it: {}", log.display())
+    }
+}
+
+fn script(test: &GuestTest) -> String {
+    format!("{PRELUDE}{}", test.script)
+}
+
+/// Where everything about the guest called `name` lies.
+fn folder(name: &str) -> PathBuf {
+    workspace::target_dir().join("vm").join(name)
+}
+
+fn find(tool: Tool) -> Result<PathBuf, String> {
+    workspace::find_program(tool.program).ok_or_else(|| format!("no {}", tool.program))
+}
+
+/// What of [`BASE`] is not here. A busybox that needs libraries is not the one that is meant.
+fn missing_base() -> Vec<Tool> {
+    let mut missing = install::missing(BASE);
+    let busybox = workspace::find_program(install::BUSYBOX.program);
+    if busybox.is_some_and(|busybox| !programs::is_static(&busybox)) {
+        missing.push(install::BUSYBOX);
+    }
+    missing
+}
+
+/// Refuses to go on if anything is missing.
+fn require(missing: Vec<Tool>) -> Result<(), String> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let programs: Vec<_> = missing.iter().map(|tool| tool.program).collect();
+    let line = install::apt_line(&install::packages(&missing));
+    Err(format!("no {}; as root: {line}", programs.join(", ")))
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Options, String> {
+        Options::parse(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn tests_are_named_and_others_refused() {
+        let options = parse(&["boot", "planted-panic"]).unwrap();
+        assert!(!options.shell && options.tests.len() == 2);
+        assert!(parse(&["--shell", "boot"]).unwrap().shell);
+        assert!(parse(&["--shell", "boot", "devices"]).is_err());
+        let error = parse(&["boots"]).unwrap_err();
+        assert!(error.starts_with("`boots` is neither") && error.contains("nbd-ext4"));
+    }
+
+    #[test]
+    fn tests_have_names_of_their_own_and_plants_say_so() {
+        for (index, test) in TESTS.iter().enumerate() {
+            assert!(TESTS[..index].iter().all(|other| other.name != test.name));
+            let named = test.name.starts_with("planted-");
+            assert_eq!(named, test.planted.is_some(), "{}", test.name);
+        }
+    }
+
+    #[test]
+    fn every_script_belongs_to_a_test() {
+        let scripts = fs::read_dir(workspace::root().join("xtask/guest")).unwrap();
+        for script in scripts.map(|entry| entry.unwrap().path()) {
+            let text = fs::read_to_string(&script).unwrap();
+            let used = text == INIT || TESTS.iter().any(|test| test.script == text);
+            assert!(used, "{}", script.display());
+        }
+    }
+}

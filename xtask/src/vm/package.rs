@@ -1,0 +1,182 @@
+//! The Debian package of the guest's kernel, fetched from the mirror that this machine's apt uses
+//! already. apt runs with a list of sources and a state of its own, so the system's sources, lists
+//! and packages stay as they are; its keys, proxies and passwords are the system's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process;
+use crate::workspace;
+
+/// The suite and the package: this kernel has ublk and every kind of zram that we compare with.
+const SUITE: &str = "bookworm-backports";
+const PACKAGE: &str = "linux-image-amd64";
+/// The release to which the suite belongs; its mirror has both.
+const RELEASE: &str = "bookworm";
+/// The keys that sign Debian's suites, where Debian installs them.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+const ASK_LIMIT: Duration = Duration::from_secs(60);
+const UPDATE_LIMIT: Duration = Duration::from_secs(120);
+const DOWNLOAD_LIMIT: Duration = Duration::from_secs(600);
+
+/// Downloads the newest kernel package into `folder`, which must be empty.
+///
+/// # Errors
+/// One line that says what is missing or was refused.
+pub fn download(folder: &Path) -> Result<PathBuf, String> {
+    if workspace::find_program("apt-get").is_none() {
+        return Err("no apt-get here, and the guest's kernel is a Debian package".into());
+    }
+    let mut targets = workspace::command("apt-get");
+    targets.args([
+        "indextargets",
+        "--format",
+        "$(RELEASE) $(COMPONENT) $(REPO_URI)",
+    ]);
+    let targets = ask(targets.arg("Identifier: Packages"), ASK_LIMIT)?;
+    let mirror = mirror(&targets).ok_or("apt's sources name no Debian mirror")?;
+    let config =
+        configure(folder, &mirror).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let apt = |program: &str| {
+        let mut command = workspace::command(program);
+        command.arg("-q").arg("-c").arg(&config).current_dir(folder);
+        command
+    };
+    ask(apt("apt-get").arg("update"), UPDATE_LIMIT)?;
+    let shown = ask(
+        apt("apt-cache").args(["--no-all-versions", "show", PACKAGE]),
+        ASK_LIMIT,
+    )?;
+    let package = kernel_package(&shown)
+        .ok_or_else(|| format!("{PACKAGE} of {SUITE} depends on no kernel"))?;
+    ask(apt("apt-get").args(["download", &package]), DOWNLOAD_LIMIT)?;
+    let files = fs::read_dir(folder).map_err(|error| error.to_string())?;
+    let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
+    files
+        .find(|file| file.extension().is_some_and(|suffix| suffix == "deb"))
+        .ok_or_else(|| format!("apt-get downloaded no file of {package}"))
+}
+
+/// What a command of apt says; a failure is the line with which apt explains it.
+fn ask(command: &mut Command, limit: Duration) -> Result<String, String> {
+    let finished = process::run(command, limit, process::Output::Kept)?;
+    if finished.exit == process::Exit::Code(0) {
+        return Ok(finished.stdout);
+    }
+    let reason = finished
+        .stderr
+        .lines()
+        .find_map(|line| line.strip_prefix("E: "));
+    let reason = reason.map_or_else(|| finished.exit.to_string(), str::to_string);
+    let program = command.get_program().to_string_lossy();
+    Err(format!("{program}: {reason}"))
+}
+
+/// The address under which this machine finds Debian, from lines of release, component, address.
+fn mirror(targets: &str) -> Option<String> {
+    let targets: Vec<(&str, &str)> = targets
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (release, component) = (words.next()?, words.next()?);
+            let address = words.next()?;
+            (component == "main" && !address.starts_with("cdrom:")).then_some((release, address))
+        })
+        .collect();
+    let same_release = targets.iter().find(|(release, _)| *release == RELEASE);
+    // A newer Debian's mirror has the older suites beside its own.
+    let is_debian = |address: &str| address.trim_end_matches('/').ends_with("/debian");
+    let found = same_release.or_else(|| targets.iter().find(|(_, address)| is_debian(address)));
+    found.map(|(_, address)| (*address).to_string())
+}
+
+/// Writes apt a configuration under `folder`, and names it.
+fn configure(folder: &Path, mirror: &str) -> std::io::Result<PathBuf> {
+    let apt = folder.join("apt");
+    fs::create_dir_all(apt.join("lists/partial"))?;
+    fs::create_dir_all(apt.join("cache/archives/partial"))?;
+    fs::write(apt.join("status"), "")?;
+    let signed_by = if Path::new(KEYRING).exists() {
+        format!("signed-by={KEYRING} ")
+    } else {
+        String::new()
+    };
+    let source =
+        format!("deb [{signed_by}arch=amd64 lang=none targets=Packages] {mirror} {SUITE} main\n");
+    fs::write(apt.join("sources.list"), source)?;
+    let at = apt.display();
+    // The hooks are for the system's lists, which do not change.
+    let config = format!(
+        "Dir::Etc::SourceList \"{at}/sources.list\";\n\
+         Dir::Etc::SourceParts \"/dev/null\";\n\
+         Dir::Etc::Preferences \"/dev/null\";\n\
+         Dir::Etc::PreferencesParts \"/dev/null\";\n\
+         Dir::State \"{at}\";\n\
+         Dir::State::Status \"{at}/status\";\n\
+         Dir::Cache \"{at}/cache\";\n\
+         APT::Architecture \"amd64\";\n\
+         APT::Update::Error-Mode \"any\";\n\
+         Acquire::Retries \"1\";\n\
+         Acquire::http::Timeout \"20\";\n\
+         Acquire::https::Timeout \"20\";\n\
+         #clear APT::Update::Pre-Invoke;\n\
+         #clear APT::Update::Post-Invoke;\n\
+         #clear APT::Update::Post-Invoke-Success;\n"
+    );
+    let path = apt.join("apt.conf");
+    fs::write(&path, config)?;
+    Ok(path)
+}
+
+/// The kernel that the package without a version depends on.
+fn kernel_package(shown: &str) -> Option<String> {
+    let depends = shown
+        .lines()
+        .find_map(|line| line.strip_prefix("Depends: "))?;
+    let mut names = depends
+        .split([',', '|'])
+        .filter_map(|dependency| dependency.split_whitespace().next());
+    let kernel = |name: &&str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
+        name.starts_with("linux-image-") && name.chars().all(allowed)
+    };
+    names.find(kernel).map(str::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_the_one_that_apt_uses_for_the_release() {
+        let security = "bookworm-security main http://a.example/debian-security/\n";
+        let updates = "bookworm-updates main http://b.example/debian/\n";
+        let release = "bookworm main http://c.example/mirror/\n";
+        let all = [security, updates, release].concat();
+        assert_eq!(mirror(&all).unwrap(), "http://c.example/mirror/");
+        // Another release of Debian: its mirror will do, its security archive will not.
+        let trixie = "trixie-security main http://a.example/debian-security/\n\
+            trixie contrib http://x.example/debian/\n\
+            trixie main http://d.example/debian\n";
+        assert_eq!(mirror(trixie).unwrap(), "http://d.example/debian");
+        for none in [
+            "noble main http://e.example/ubuntu/\n",
+            "bookworm main cdrom:[x]/\n",
+            "",
+        ] {
+            assert_eq!(mirror(none), None);
+        }
+    }
+
+    #[test]
+    fn the_kernel_behind_the_package_is_found() {
+        let shown = "Package: linux-image-amd64\nDepends: base, linux-image-6.12.9+deb12-amd64 (= 6.12.9-1~bpo12+1)\n";
+        let found = kernel_package(shown).unwrap();
+        assert_eq!(found, "linux-image-6.12.9+deb12-amd64");
+        assert_eq!(kernel_package("Package: x\n"), None);
+        assert_eq!(kernel_package("Depends: linux-image-$(x)\n"), None);
+    }
+}

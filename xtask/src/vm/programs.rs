@@ -1,0 +1,104 @@
+//! Programs for the guest: copied from this machine, with the libraries that they load.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::initramfs::Initramfs;
+use crate::elf::{self, Needs};
+use crate::process;
+use crate::workspace;
+
+const LDD_LIMIT: Duration = Duration::from_secs(20);
+
+/// Puts `program` and its libraries at the same paths in the guest.
+///
+/// # Errors
+/// One line that names what cannot be read or found.
+pub fn add(root: &mut Initramfs, program: &Path) -> Result<(), String> {
+    let content = read(program)?;
+    root.file(&program.to_string_lossy(), true, &content);
+    if is_static(program) {
+        return Ok(());
+    }
+    let mut ldd = workspace::command("ldd");
+    let said = process::succeed(ldd.arg(program), LDD_LIMIT)?;
+    let libraries = libraries(&said.stdout)
+        .map_err(|missing| format!("{}: no {missing}", program.display()))?;
+    for library in libraries {
+        root.file(&library.to_string_lossy(), true, &read(&library)?);
+    }
+    Ok(())
+}
+
+/// Puts `program`, which must need no libraries, at `place`.
+///
+/// # Errors
+/// One line that says so if it needs any.
+pub fn add_static(root: &mut Initramfs, program: &Path, place: &str) -> Result<(), String> {
+    if !is_static(program) {
+        return Err(format!("{}: not a static program", program.display()));
+    }
+    root.file(place, true, &read(program)?);
+    Ok(())
+}
+
+/// Whether `program` runs without libraries.
+pub fn is_static(program: &Path) -> bool {
+    let needs = fs::read(program)
+        .ok()
+        .and_then(|file| elf::needs(&file).ok());
+    needs.is_some_and(|needs| needs == Needs::default())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The files that `ldd` found, the loader included, or the name of the one that it did not.
+fn libraries(said: &str) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    for line in said.lines() {
+        let (name, path) = line.split_once("=>").unwrap_or((line, line));
+        if path.trim().starts_with("not found") {
+            return Err(name.trim().to_string());
+        }
+        // The kernel brings linux-vdso itself; it has no path.
+        let path = path.split_whitespace().next().unwrap_or_default();
+        if path.starts_with('/') {
+            found.push(PathBuf::from(path));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_the_loader_are_found() {
+        let said = "\tlinux-vdso.so.1 (0x00007f46869f5000)\n\
+            \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f468641e000)\n\
+            \t/lib64/ld-linux-x86-64.so.2 (0x00007f46869fe000)\n";
+        let expected = [
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/lib64/ld-linux-x86-64.so.2",
+        ];
+        assert_eq!(libraries(said).unwrap(), expected.map(PathBuf::from));
+        assert_eq!(libraries("\tliba.so => not found\n"), Err("liba.so".into()));
+    }
+
+    #[test]
+    fn a_program_brings_its_libraries_and_a_dynamic_one_is_not_static() {
+        let this = std::env::current_exe().unwrap();
+        let mut root = Initramfs::default();
+        add(&mut root, &this).unwrap();
+        let archive = root.finish();
+        let dynamic = elf::needs(&fs::read(&this).unwrap()).unwrap().libraries > 0;
+        let has_libc = archive.windows(9).any(|bytes| bytes == b"libc.so.6");
+        assert_eq!(has_libc, dynamic);
+        let refused = add_static(&mut Initramfs::default(), &this, "/bin/this");
+        assert_eq!(refused.is_err(), dynamic);
+    }
+}

@@ -1,0 +1,331 @@
+//! The guest's machine: QEMU without hardware acceleration, so that it runs wherever it is
+//! installed.
+//!
+//! The console and the control port go into files, which QEMU never waits for and which remain
+//! after a failure; they are read as they grow.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::kernel::Kernel;
+use super::watch::{Failure, Watch};
+use crate::install::{self, Tool};
+use crate::process::{Exit, Running};
+use crate::workspace;
+
+/// How often the guest's words are looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const BACKEND_LIMIT: Duration = Duration::from_secs(10);
+const CPUS: u32 = 2;
+
+/// Something to plug into the machine besides CPUs and memory. Each has a file of its size, filled
+/// with zeroes at the start, as its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// A virtio disk.
+    Disk { size_mib: u32 },
+    /// Persistent memory (`/dev/pmem0`).
+    Nvdimm { size_mib: u32 },
+    /// A virtio disk that another process, qemu-storage-daemon, serves over vhost-user.
+    VhostUserBlk { size_mib: u32 },
+}
+
+/// A machine to be.
+pub struct Guest<'a> {
+    pub kernel: &'a Kernel,
+    pub archive: &'a [u8],
+    pub memory_mib: u32,
+    pub devices: &'a [Device],
+    /// Holds everything about the guest; emptied before it starts.
+    pub folder: &'a Path,
+}
+
+/// A guest that is gone.
+pub struct Ended {
+    pub verdict: Result<(), Failure>,
+    pub up_after: Option<Duration>,
+}
+
+impl Guest<'_> {
+    /// Boots, and waits until the test has ended or anything went wrong. Files that the test
+    /// returned are then in `files` of the folder, the console's text in `console.log`.
+    ///
+    /// # Errors
+    /// If the machine cannot be set up.
+    pub fn run(&self, limit: Duration, show: bool) -> Result<Ended, String> {
+        let sockets = self.prepare()?;
+        let _backends = self.start_backends(sockets.path())?;
+        let mut command = self.command(sockets.path(), "");
+        command.args(["-serial", "file:console.log"]);
+        let log = self.create("qemu.log")?;
+        command.stdout(Stdio::null()).stderr(log);
+        let mut watch = Watch::new(limit);
+        let mut console = Tail::open(&self.folder.join("console.log"))?;
+        let mut control = Tail::open(&self.folder.join("control"))?;
+
+        let started = Instant::now();
+        let mut qemu = Running::start(&mut command)?;
+        let verdict = loop {
+            // Looked at first: what was said until then is heard below.
+            let exit = qemu.wait(Duration::ZERO).map(Exit::from);
+            let now = started.elapsed();
+            let (text, words) = (console.read()?, control.read()?);
+            if show {
+                let _ = std::io::stdout().write_all(&text);
+            }
+            watch.console(&text, now);
+            watch.control(&words, now);
+            let all_heard = text.is_empty() && words.is_empty();
+            if let Some(verdict) = watch.verdict(now, exit.filter(|_| all_heard)) {
+                break verdict;
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        };
+        qemu.kill();
+        let up_after = watch.up_after();
+        self.keep(watch)?;
+        Ok(Ended {
+            verdict: verdict.map_err(|failure| self.explain(failure)),
+            up_after,
+        })
+    }
+
+    /// Boots with this terminal as the console, until the guest is switched off.
+    ///
+    /// # Errors
+    /// If the machine cannot be set up, or QEMU fails.
+    pub fn shell(&self) -> Result<(), String> {
+        let sockets = self.prepare()?;
+        let _backends = self.start_backends(sockets.path())?;
+        let mut command = self.command(sockets.path(), "quiet");
+        command
+            .args(["-serial", "mon:stdio"])
+            .stdin(Stdio::inherit());
+        // In our process group: only then may it read from the terminal.
+        let status = command
+            .status()
+            .map_err(|error| format!("{}: {error}", QEMU.program))?;
+        match Exit::from(status) {
+            Exit::Code(0) => Ok(()),
+            exit => Err(format!("{} {exit}", QEMU.program)),
+        }
+    }
+
+    /// Empties the folder and fills it with what QEMU reads; the result is a place for sockets,
+    /// whose paths must be short.
+    fn prepare(&self) -> Result<tempfile::TempDir, String> {
+        let failed = |error| format!("{}: {error}", self.folder.display());
+        match fs::remove_dir_all(self.folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(error));
+            }
+            _ => fs::create_dir_all(self.folder.join("files")).map_err(failed)?,
+        }
+        self.create("initramfs")?
+            .write_all(self.archive)
+            .map_err(failed)?;
+        self.create("control")?;
+        self.create("console.log")?;
+        for (index, device) in self.devices.iter().enumerate() {
+            let image = self.create(&image_name(index))?;
+            let size_bytes = u64::from(device.size_mib()) << 20;
+            image.set_len(size_bytes).map_err(failed)?;
+        }
+        tempfile::tempdir().map_err(failed)
+    }
+
+    fn create(&self, name: &str) -> Result<File, String> {
+        let path = self.folder.join(name);
+        File::create(&path).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn start_backends(&self, sockets: &Path) -> Result<Vec<Running>, String> {
+        let mut backends = Vec::new();
+        for (index, device) in self.devices.iter().enumerate() {
+            if let Device::VhostUserBlk { .. } = device {
+                backends.push(self.start_backend(index, &socket(sockets, index))?);
+            }
+        }
+        Ok(backends)
+    }
+
+    /// Serves the image of device `index` over vhost-user at `socket`.
+    fn start_backend(&self, index: usize, socket: &Path) -> Result<Running, String> {
+        let mut daemon = workspace::command("qemu-storage-daemon");
+        daemon.current_dir(self.folder).arg("--blockdev");
+        daemon.arg(format!(
+            "driver=file,node-name=image,filename={}",
+            image_name(index)
+        ));
+        daemon.arg("--export").arg(format!(
+            "type=vhost-user-blk,id=export,node-name=image,writable=on,addr.type=unix,addr.path={}",
+            socket.display()
+        ));
+        let log = self.create(&format!("backend{index}.log"))?;
+        daemon.stdout(Stdio::null()).stderr(log);
+        let mut running = Running::start(&mut daemon)?;
+        let deadline = Instant::now() + BACKEND_LIMIT;
+        while !socket.exists() {
+            if running.wait(POLL_INTERVAL).is_some() || Instant::now() > deadline {
+                return Err(format!("no vhost-user backend at {}", socket.display()));
+            }
+        }
+        Ok(running)
+    }
+
+    /// QEMU with everything but a console.
+    fn command(&self, sockets: &Path, parameters: &str) -> Command {
+        let mut command = workspace::command(QEMU.program);
+        command.current_dir(self.folder);
+        command.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+        ]);
+        command.args(["-accel", "tcg,thread=multi", "-cpu", "max"]);
+        command.arg("-smp").arg(CPUS.to_string());
+        command.arg("-machine").arg(format!(
+            "q35,nvdimm={},memory-backend=memory",
+            if self.has_nvdimm() { "on" } else { "off" }
+        ));
+        command.arg("-m").arg(self.memory_slots());
+        // Shared, for vhost-user backends write into the guest's memory.
+        command.arg("-object").arg(format!(
+            "memory-backend-memfd,id=memory,share=on,size={}M",
+            self.memory_mib
+        ));
+        command.arg("-kernel").arg(&self.kernel.image);
+        command.args(["-initrd", "initramfs", "-append"]);
+        // A kernel that panics or oopses restarts at once, which -no-reboot turns into the end.
+        command.arg(format!(
+            "console=ttyS0 loglevel=5 panic=-1 oops=panic {parameters}"
+        ));
+        command.args([
+            "-device",
+            "virtio-serial-pci",
+            "-chardev",
+            "file,id=control,path=control",
+        ]);
+        command.args(["-device", "virtserialport,chardev=control,name=control"]);
+        for (index, device) in self.devices.iter().enumerate() {
+            command.args(device.arguments(index, &socket(sockets, index)));
+        }
+        command
+    }
+
+    fn has_nvdimm(&self) -> bool {
+        let is_nvdimm = |device: &Device| matches!(device, Device::Nvdimm { .. });
+        self.devices.iter().any(is_nvdimm)
+    }
+
+    /// Memory, and room to plug more of it.
+    fn memory_slots(&self) -> String {
+        let memory = self.memory_mib;
+        let nvdimms = self.devices.iter().filter_map(|device| match device {
+            Device::Nvdimm { size_mib } => Some(*size_mib),
+            _ => None,
+        });
+        let most: u32 = memory + nvdimms.clone().sum::<u32>();
+        match nvdimms.count() {
+            0 => format!("{memory}M"),
+            count => format!("{memory}M,slots={count},maxmem={most}M"),
+        }
+    }
+
+    /// Writes down what the test returned.
+    fn keep(&self, watch: Watch) -> Result<(), String> {
+        for file in watch.into_files() {
+            self.create(&format!("files/{}", file.name))?
+                .write_all(&file.content)
+                .map_err(|error| format!("files/{}: {error}", file.name))?;
+        }
+        let _ = fs::remove_file(self.folder.join("control"));
+        Ok(())
+    }
+
+    /// Adds what QEMU says itself to a failure that is QEMU's.
+    fn explain(&self, failure: Failure) -> Failure {
+        let said = fs::read_to_string(self.folder.join("qemu.log")).unwrap_or_default();
+        match failure {
+            Failure::Machine(exit) => Failure::Machine(format!("{exit}\n{}", said.trim_end())),
+            other => other,
+        }
+    }
+}
+
+/// The emulator. What else it takes comes with it.
+pub const QEMU: Tool = install::QEMU_SYSTEM;
+
+impl Device {
+    fn size_mib(self) -> u32 {
+        match self {
+            Device::Disk { size_mib }
+            | Device::Nvdimm { size_mib }
+            | Device::VhostUserBlk { size_mib } => size_mib,
+        }
+    }
+
+    fn arguments(self, index: usize, socket: &Path) -> [String; 4] {
+        let image = image_name(index);
+        match self {
+            Device::Disk { .. } => [
+                "-drive".into(),
+                format!("if=none,id=disk{index},format=raw,file={image}"),
+                "-device".into(),
+                format!("virtio-blk-pci,drive=disk{index},discard=on"),
+            ],
+            Device::Nvdimm { size_mib } => [
+                "-object".into(),
+                format!(
+                    "memory-backend-file,id=pmem{index},share=on,mem-path={image},size={size_mib}M"
+                ),
+                "-device".into(),
+                format!("nvdimm,id=nvdimm{index},memdev=pmem{index}"),
+            ],
+            Device::VhostUserBlk { .. } => [
+                "-chardev".into(),
+                format!("socket,id=vhost{index},path={}", socket.display()),
+                "-device".into(),
+                format!("vhost-user-blk-pci,num-queues=1,chardev=vhost{index}"),
+            ],
+        }
+    }
+}
+
+/// The file, in the guest's folder, with a device's content.
+pub fn image_name(index: usize) -> String {
+    format!("device{index}.img")
+}
+
+fn socket(sockets: &Path, index: usize) -> PathBuf {
+    sockets.join(format!("device{index}.sock"))
+}
+
+/// A file that another process appends to.
+struct Tail {
+    file: File,
+}
+
+impl Tail {
+    /// What one look takes at most, in bytes; the rest is there at the next.
+    const LOOK_MAX_BYTES: u64 = 4 << 20;
+
+    fn open(path: &Path) -> Result<Tail, String> {
+        let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Tail { file })
+    }
+
+    /// What has been appended since the last look.
+    fn read(&mut self) -> Result<Vec<u8>, String> {
+        let mut bytes = Vec::new();
+        let mut look = (&self.file).take(Self::LOOK_MAX_BYTES);
+        look.read_to_end(&mut bytes)
+            .map_err(|error| format!("the guest's output: {error}"))?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,177 @@
+//! The tests that run in a guest. Each is a script with what it needs; each gets a guest of its
+//! own.
+//!
+//! A script's status is the test's. What it writes to /out comes back; the first line of
+//! /out/remark stands beside the result. Modules may be followed by parameters. Plants fail on
+//! purpose: such a test passes if its guest's failure is the one that was planted, so every run of
+//! all tests shows that none of these failures goes unseen.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::qemu::{Device, image_name};
+use super::watch::Failure;
+use crate::install::{self, Tool};
+
+/// One test.
+#[derive(Debug)]
+pub struct GuestTest {
+    pub name: &'static str,
+    pub script: &'static str,
+    /// To load before the script, with what they need.
+    pub modules: &'static [&'static str],
+    /// To copy from this machine.
+    pub programs: &'static [Tool],
+    /// Whether it wants `uzram`, the static binary, in /bin.
+    pub uzram: bool,
+    pub memory_mib: u32,
+    pub devices: &'static [Device],
+    /// For the script alone. Far above what is usual: the machine may be busy.
+    pub limit: Duration,
+    /// What must hold of the guest's folder after the script has succeeded.
+    pub check: fn(&Path) -> Result<(), String>,
+    /// Whether the suite leaves it out: it measures, and takes minutes for that.
+    pub measures: bool,
+    /// For plants: whether a failure is the planted one.
+    pub planted: Option<fn(&Failure) -> bool>,
+}
+
+/// What a test is unless it says otherwise.
+const PLAIN: GuestTest = GuestTest {
+    name: "",
+    script: "",
+    modules: &[],
+    programs: &[],
+    uzram: false,
+    memory_mib: 256,
+    devices: &[],
+    limit: Duration::from_secs(60),
+    check: |_| Ok(()),
+    measures: false,
+    planted: None,
+};
+
+/// All of them, in the order in which they run.
+pub const TESTS: &[GuestTest] = &[
+    GuestTest {
+        name: "boot",
+        script: include_str!("../../guest/boot.sh"),
+        check: busybox_came_back,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "devices",
+        script: include_str!("../../guest/devices.sh"),
+        modules: &["virtio_blk", "nfit", "nd_pmem", "nd_btt", "ublk_drv"],
+        devices: &[
+            Device::Disk { size_mib: 16 },
+            Device::Nvdimm { size_mib: 64 },
+            Device::VhostUserBlk { size_mib: 32 },
+        ],
+        check: images_were_written,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "nbd-ext4",
+        script: include_str!("../../guest/nbd-ext4.sh"),
+        modules: &["nbd max_part=0 nbds_max=2", "ext4"],
+        programs: &[install::NBD_CLIENT, install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 512,
+        limit: Duration::from_secs(120),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "kernel-zram-brd",
+        script: include_str!("../../guest/kernel-zram-brd.sh"),
+        modules: &["zram num_devices=1", "brd rd_nr=1 rd_size=32768", "ext4"],
+        programs: &[install::MKFS, install::E2FSCK],
+        ..PLAIN
+    },
+    GuestTest {
+        name: "bench-kernel-zram",
+        script: include_str!("../../guest/bench-kernel-zram.sh"),
+        modules: &["zram num_devices=1"],
+        uzram: true,
+        memory_mib: 1024,
+        limit: Duration::from_secs(600),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "planted-panic",
+        script: "echo c > /proc/sysrq-trigger",
+        planted: Some(|failure| matches!(failure, Failure::Panic(_))),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "planted-hang",
+        script: "sleep 3600",
+        limit: Duration::from_secs(3),
+        planted: Some(|failure| matches!(failure, Failure::Hang("the test", _))),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "planted-oom",
+        script: "tail /dev/zero",
+        planted: Some(|failure| matches!(failure, Failure::OutOfMemory(_))),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "planted-power-off",
+        script: "poweroff -f",
+        planted: Some(|failure| *failure == Failure::GoneEarly("the test")),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "planted-failure",
+        script: "exit 3",
+        planted: Some(|failure| *failure == Failure::Status(3)),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "planted-missing-module",
+        modules: &["no_such_module"],
+        planted: Some(|failure| is_module(failure, "no_such_module")),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "planted-refused-module",
+        modules: &["brd rd_nr=many"],
+        planted: Some(|failure| is_module(failure, "brd.ko")),
+        ..PLAIN
+    },
+];
+
+fn is_module(failure: &Failure, name: &str) -> bool {
+    matches!(failure, Failure::Module(text) if text.contains(name))
+}
+
+/// The guest's busybox is this machine's, byte for byte, after the way in and out.
+fn busybox_came_back(folder: &Path) -> Result<(), String> {
+    let ours = crate::workspace::find_program(install::BUSYBOX.program);
+    let ours = fs::read(ours.ok_or("no busybox")?).map_err(|error| error.to_string())?;
+    let theirs = fs::read(folder.join("files/busybox")).map_err(|error| error.to_string())?;
+    if ours == theirs {
+        Ok(())
+    } else {
+        Err("busybox came back from the guest with other bytes".into())
+    }
+}
+
+/// What the guest wrote to its disks, and said so, lies in their images.
+fn images_were_written(folder: &Path) -> Result<(), String> {
+    for (index, marker) in ["virtio", "pmem", "vhost-user"].into_iter().enumerate() {
+        let name = image_name(index);
+        let image = fs::read(folder.join(&name)).map_err(|error| format!("{name}: {error}"))?;
+        let expected = format!("uzram {marker}\n");
+        if !image.starts_with(expected.as_bytes()) {
+            return Err(format!(
+                "{name} does not start with `{}`",
+                expected.trim_end()
+            ));
+        }
+    }
+    Ok(())
+}
