@@ -171,7 +171,7 @@ fn the_limit_holds_at_every_moment() {
         (default, 66 << 20, 40_000, 30_000),
     ];
     let others = uzram::pools().into_iter().skip(1);
-    kinds.extend(others.map(|pool| (pool, 6 << 20, 4096, 4_000)));
+    kinds.extend(others.map(|pool| (pool, 6 << 20, 4096, 2_000)));
     for (pool, limit, page_count, turns) in kinds {
         let turns = if cfg!(debug_assertions) {
             turns

@@ -12,7 +12,7 @@ use crate::pages::{compressible, is_same_filled, noise, odd_filled, same_filled}
 const PAGES: u64 = 24;
 
 /// Cases of each property; debug builds compile the C codecs without optimisation too.
-const CASES: u32 = if cfg!(debug_assertions) { 64 } else { 800 };
+const CASES: u32 = if cfg!(debug_assertions) { 48 } else { 800 };
 
 /// Longest run of units that an object's block takes: what the limit can fall short by.
 const BLOCK_UNITS_MAX: u64 = 16;
