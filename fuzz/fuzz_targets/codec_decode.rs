@@ -1,5 +1,6 @@
-//! Arbitrary bytes into each codec's decoder: an error or a page, never a write outside the page. The
-//! same bytes, made a page, must survive compression; damaged afterwards, must not harm.
+//! Arbitrary bytes into each codec's decoder: an error or a page, never a write outside the page and
+//! never what the page's memory held before. The same bytes, made a page, must survive compression;
+//! damaged afterwards, must not harm.
 
 #![no_main]
 
@@ -11,7 +12,8 @@ use uzram::{Compression, Compressor, Decompressor, Malformed, Unit};
 
 const UNITS_BYTES: [u64; 3] = [4096, 16384, 65536];
 const CANARY_BYTES: usize = 64;
-const CANARY: u8 = 0xa5;
+/// Around the page, and in it before.
+const CANARIES: [u8; 2] = [0xa5, 0x5a];
 
 struct Subject {
     unit: Unit,
@@ -39,10 +41,17 @@ impl Subject {
             .collect()
     }
 
-    /// Decodes between canaries.
+    /// Decodes twice, over different old bytes.
     fn decode(&mut self, source: &[u8]) -> Result<Vec<u8>, Malformed> {
+        let [once, again] = CANARIES.map(|canary| self.decode_over(canary, source));
+        assert!(once == again, "the page depends on its old bytes");
+        once
+    }
+
+    /// Decodes between canaries.
+    fn decode_over(&mut self, canary: u8, source: &[u8]) -> Result<Vec<u8>, Malformed> {
         let unit = self.unit.bytes();
-        let mut bytes = vec![CANARY; unit + 2 * CANARY_BYTES];
+        let mut bytes = vec![canary; unit + 2 * CANARY_BYTES];
         let page = &mut bytes[CANARY_BYTES..][..unit];
         let decoded = match &mut self.decompressor {
             Decompressor::Shared(shared) => shared.decompress(source, page),
@@ -52,7 +61,7 @@ impl Subject {
             .iter()
             .chain(&bytes[CANARY_BYTES + unit..]);
         assert!(
-            outside.into_iter().all(|byte| *byte == CANARY),
+            outside.into_iter().all(|byte| *byte == canary),
             "wrote outside the page"
         );
         decoded.map(|()| bytes[CANARY_BYTES..][..unit].to_vec())

@@ -1,6 +1,6 @@
 //! From raw options to a validated configuration: what a [`Store`] is made of.
 
-use crate::codec::{self, Compression};
+use crate::codec::{self, Compression, Parameters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 use crate::pool::{self, PoolConfig};
@@ -13,6 +13,7 @@ use crate::sync::Arc;
 pub struct StoreBuilder {
     size_bytes: u64,
     algorithm: Option<String>,
+    parameters: Option<Parameters>,
     compression: Option<Arc<Compression>>,
     pool: Option<String>,
     unit: Option<Unit>,
@@ -44,6 +45,13 @@ impl StoreBuilder {
     #[must_use]
     pub fn algorithm(mut self, name: &str) -> StoreBuilder {
         self.algorithm = Some(name.to_owned());
+        self
+    }
+
+    /// Parameters of the codec that [`StoreBuilder::algorithm`] names. Default: the codec's own.
+    #[must_use]
+    pub fn parameters(mut self, parameters: Parameters) -> StoreBuilder {
+        self.parameters = Some(parameters);
         self
     }
 
@@ -99,10 +107,11 @@ impl StoreBuilder {
         let compression = match self.compression {
             None => {
                 let name = self.algorithm.as_deref().unwrap_or(codec::algorithms()[0]);
-                Compression::new(name, unit)?
+                Compression::with_parameters(name, &self.parameters.unwrap_or_default(), unit)?
             }
             Some(shared) => {
                 check_shared(&shared, unit, self.algorithm.as_deref())?;
+                no_parameters_beside(&shared, self.parameters)?;
                 shared
             }
         };
@@ -168,6 +177,19 @@ fn check_shared(shared: &Compression, unit: Unit, algorithm: Option<&str>) -> Re
     }
 }
 
+fn no_parameters_beside(shared: &Compression, parameters: Option<Parameters>) -> Result<()> {
+    match parameters {
+        None => Ok(()),
+        Some(parameters) => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "parameters {parameters}: the shared {} has its own; set them where it is made",
+                shared.codec().name()
+            ),
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,9 +220,24 @@ mod tests {
         assert_eq!(refused(other).kind(), ErrorKind::InvalidInput);
         let other = Store::builder()
             .size(1)
-            .compression(shared)
+            .compression(shared.clone())
             .algorithm("zstd");
         assert_eq!(refused(other).kind(), ErrorKind::InvalidInput);
+        let level = Parameters::default().level(1);
+        let other = Store::builder()
+            .size(1)
+            .compression(shared)
+            .parameters(level);
+        assert_eq!(
+            refused(other).to_string(),
+            "parameters level=1: the shared lz4 has its own; set them where it is made"
+        );
+        let too_fast = Parameters::default().level(0);
+        let error = refused(Store::builder().size(1).parameters(too_fast));
+        assert!(
+            error.to_string().starts_with("level 0: lz4 takes"),
+            "{error}"
+        );
     }
 
     #[test]

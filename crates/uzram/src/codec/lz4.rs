@@ -1,17 +1,29 @@
 //! LZ4 blocks: <https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md>.
 //!
-//! With C codecs this is liblz4's fast compressor (acceleration 1) with a reused state, whose
-//! reset costs nothing between pages; otherwise lz4_flex.
+//! With C codecs this is liblz4's fast compressor with a reused state, whose reset costs nothing
+//! between pages; otherwise lz4_flex, which knows no acceleration.
 
 #![allow(unsafe_code)]
 
-use super::{Codec, Compressor, DecompressShared, Decompressor, Malformed};
+use super::{Codec, Compressor, DecompressShared, Decompressor, Malformed, Parameters};
 use crate::error::Result;
 use crate::page::Unit;
 
 pub(super) const NAME: &str = "lz4";
 
-pub(super) struct Lz4;
+const ACCELERATION_DEFAULT: i32 = 1;
+
+pub(super) struct Lz4 {
+    acceleration: i32,
+}
+
+impl Lz4 {
+    pub(super) fn new(parameters: &Parameters) -> Result<Lz4> {
+        let range = 1..=imp::ACCELERATION_MAX;
+        let acceleration = parameters.level_within(NAME, range, ACCELERATION_DEFAULT)?;
+        Ok(Lz4 { acceleration })
+    }
+}
 
 impl Codec for Lz4 {
     fn name(&self) -> &str {
@@ -19,15 +31,18 @@ impl Codec for Lz4 {
     }
 
     fn compressor(&self, _unit: Unit) -> Result<Box<dyn Compressor>> {
-        Ok(Box::new(imp::State::new()?))
+        Ok(Box::new(imp::State::new(self.acceleration)?))
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
-        Ok(Decompressor::Shared(Box::new(Lz4)))
+        Ok(Decompressor::Shared(Box::new(Lz4Decoder)))
     }
 }
 
-impl DecompressShared for Lz4 {
+/// Decodes LZ4 blocks, whatever made them.
+pub(super) struct Lz4Decoder;
+
+impl DecompressShared for Lz4Decoder {
     fn decompress(&self, source: &[u8], destination: &mut [u8]) -> Result<(), Malformed> {
         match imp::decompress(source, destination) {
             Some(length) if length == destination.len() => Ok(()),
@@ -44,7 +59,7 @@ mod imp {
     use crate::error::Result;
     use crate::memory;
 
-    const ACCELERATION: c_int = 1;
+    pub(super) const ACCELERATION_MAX: c_int = 65537;
 
     // Functions of liblz4 1.10 that lz4-sys links but does not declare; signatures from lz4.h.
     unsafe extern "C" {
@@ -62,10 +77,11 @@ mod imp {
 
     pub(super) struct State {
         words: Box<[u64]>,
+        acceleration: c_int,
     }
 
     impl State {
-        pub(super) fn new() -> Result<State> {
+        pub(super) fn new(acceleration: c_int) -> Result<State> {
             // SAFETY: a function without arguments that returns a constant.
             let size_bytes = unsafe { LZ4_sizeofState() } as usize;
             let mut words = memory::boxed_slice(size_bytes.div_ceil(8), 0u64)?;
@@ -75,7 +91,10 @@ mod imp {
                 !stream.is_null(),
                 "liblz4 takes any buffer of its own size and alignment"
             );
-            Ok(State { words })
+            Ok(State {
+                words,
+                acceleration,
+            })
         }
     }
 
@@ -90,7 +109,7 @@ mod imp {
                     destination.as_mut_ptr().cast(),
                     c_int::try_from(source.len()).ok()?,
                     c_int::try_from(destination.len()).ok()?,
-                    ACCELERATION,
+                    self.acceleration,
                 )
             };
             usize::try_from(length).ok().filter(|length| *length > 0)
@@ -120,12 +139,14 @@ mod imp {
     use crate::error::Result;
     use crate::memory;
 
+    pub(super) const ACCELERATION_MAX: i32 = 1;
+
     pub(super) struct State {
         table: CompressTable,
     }
 
     impl State {
-        pub(super) fn new() -> Result<State> {
+        pub(super) fn new(_acceleration: i32) -> Result<State> {
             memory::gate()?;
             Ok(State {
                 table: CompressTable::small(),
@@ -141,5 +162,49 @@ mod imp {
 
     pub(super) fn decompress(source: &[u8], destination: &mut [u8]) -> Option<usize> {
         decompress_into(source, destination).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `literals` literals, a match of `length` bytes at `offset`, and literals up to the unit.
+    fn block(literals: usize, offset: u16, length: usize) -> Vec<u8> {
+        let extended = |over: usize| [vec![255; over / 255], vec![(over % 255) as u8]].concat();
+        let mut block = vec![(literals as u8) << 4 | 15];
+        block.extend(vec![b'x'; literals]);
+        block.extend(offset.to_le_bytes());
+        block.extend(extended(length - 19));
+        let rest = 4096 - literals - length;
+        if rest < 15 {
+            block.push((rest as u8) << 4);
+        } else {
+            block.push(15 << 4);
+            block.extend(extended(rest - 15));
+        }
+        block.extend(vec![b'y'; rest]);
+        block
+    }
+
+    /// Offset 0 means nothing, and a copy onto itself would keep what was there.
+    #[test]
+    fn matches_of_what_is_not_yet_written_show_no_old_bytes() {
+        let lengths = || (19..80).chain(4040..4088);
+        for (offset, length) in (0..=8).flat_map(|o| lengths().map(move |l| (o, l))) {
+            let block = block(4, offset, length);
+            let decode = |old: u8| {
+                let mut page = vec![old; 4096];
+                Lz4Decoder.decompress(&block, &mut page).map(|()| page)
+            };
+            assert!(
+                decode(0xa5) == decode(0x5a),
+                "offset {offset}, length {length}"
+            );
+            assert!(
+                offset == 0 || decode(0).is_ok() == (offset <= 4),
+                "{offset}"
+            );
+        }
     }
 }

@@ -4,7 +4,12 @@
 //! [`Compressor`] or [`Decompressor`] holds scratch state and serves one call at a time; source
 //! and destination belong to the call. A codec knows bytes, never pages' places.
 
+#[cfg(feature = "c-codecs")]
+mod deflate;
 mod lz4;
+#[cfg(feature = "c-codecs")]
+mod lz4hc;
+mod parameters;
 pub(crate) mod streams;
 #[cfg(feature = "c-codecs")]
 mod zstd;
@@ -12,6 +17,7 @@ mod zstd;
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 
+pub use parameters::Parameters;
 pub use streams::Compression;
 
 /// A compression algorithm with its parameters.
@@ -73,13 +79,25 @@ pub trait Decompress: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-type Make = fn() -> Box<dyn Codec>;
+type Make = fn(&Parameters, Unit) -> Result<Box<dyn Codec>>;
 
 /// Every built-in codec, the default first.
 const TABLE: &[(&str, Make)] = &[
-    (lz4::NAME, || Box::new(lz4::Lz4)),
+    (lz4::NAME, |parameters, _| {
+        Ok(Box::new(lz4::Lz4::new(parameters)?))
+    }),
     #[cfg(feature = "c-codecs")]
-    (zstd::NAME, || Box::new(zstd::Zstd)),
+    (zstd::NAME, |parameters, _| {
+        Ok(Box::new(zstd::Zstd::new(parameters)?))
+    }),
+    #[cfg(feature = "c-codecs")]
+    (lz4hc::NAME, |parameters, _| {
+        Ok(Box::new(lz4hc::Lz4hc::new(parameters)?))
+    }),
+    #[cfg(feature = "c-codecs")]
+    (deflate::NAME, |parameters, unit| {
+        Ok(Box::new(deflate::Deflate::new(parameters, unit)?))
+    }),
 ];
 
 /// The names of the built-in codecs, the default first.
@@ -88,18 +106,19 @@ pub fn algorithms() -> Vec<&'static str> {
     TABLE.iter().map(|(name, _)| *name).collect()
 }
 
-/// The built-in codec called `name`.
-pub(crate) fn by_name(name: &str) -> Result<Box<dyn Codec>> {
-    let entry = TABLE.iter().find(|(known, _)| *known == name);
-    entry.map(|(_, make)| make()).ok_or_else(|| {
-        Error::new(
+/// The built-in codec called `name`, for units of this size.
+pub(crate) fn by_name(name: &str, parameters: &Parameters, unit: Unit) -> Result<Box<dyn Codec>> {
+    let Some((_, make)) = TABLE.iter().find(|(known, _)| *known == name) else {
+        let known = algorithms().join(", ");
+        return Err(Error::new(
             ErrorKind::UnknownName,
-            format!(
-                "unknown algorithm `{name}`; known: {}",
-                algorithms().join(", ")
-            ),
-        )
-    })
+            format!("unknown algorithm `{name}`; known: {known}"),
+        ));
+    };
+    if name != "deflate" {
+        parameters.no_winbits(name)?;
+    }
+    make(parameters, unit)
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::{Codec, Compressor, Decompress, DecompressShared, Decompressor, Malformed, by_name};
+use super::{
+    Codec, Compressor, Decompress, DecompressShared, Decompressor, Malformed, Parameters, by_name,
+};
 use crate::cpu::PerCpu;
 use crate::error::Result;
 use crate::memory;
@@ -58,7 +60,20 @@ impl Compression {
     /// [`ErrorKind::UnknownName`](crate::ErrorKind::UnknownName), with the known names;
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
     pub fn new(algorithm: &str, unit: Unit) -> Result<Arc<Compression>> {
-        Compression::with_codec(by_name(algorithm)?, unit)
+        Compression::with_parameters(algorithm, &Parameters::default(), unit)
+    }
+
+    /// The built-in codec `algorithm` with these parameters.
+    ///
+    /// # Errors
+    /// As [`Compression::new`], and [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for
+    /// a parameter that the codec does not take or that is out of its range, with the range.
+    pub fn with_parameters(
+        algorithm: &str,
+        parameters: &Parameters,
+        unit: Unit,
+    ) -> Result<Arc<Compression>> {
+        Compression::with_codec(by_name(algorithm, parameters, unit)?, unit)
     }
 
     /// A codec of the caller's.

@@ -1,20 +1,30 @@
-//! Zstandard, RFC 8878, through the reference library at level 3 (the kernel zram's default).
+//! Zstandard, RFC 8878, through the reference library, by default at level 3 as the kernel's zram.
 //!
 //! Frames are stored without magic number, content size, dictionary id and checksum: the store
 //! knows the size, and asks for checksums by itself when wanted. Both directions hold state.
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
-use super::{Codec, Compressor, Decompress, Decompressor, Malformed};
+use super::{Codec, Compressor, Decompress, Decompressor, Malformed, Parameters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::page::Unit;
 
 pub(super) const NAME: &str = "zstd";
 
-const LEVEL: i32 = 3;
+const LEVEL_DEFAULT: i32 = 3;
 
-pub(super) struct Zstd;
+pub(super) struct Zstd {
+    level: i32,
+}
+
+impl Zstd {
+    pub(super) fn new(parameters: &Parameters) -> Result<Zstd> {
+        let levels = zstd_safe::min_c_level()..=zstd_safe::max_c_level();
+        let level = parameters.level_within(NAME, levels, LEVEL_DEFAULT)?;
+        Ok(Zstd { level })
+    }
+}
 
 impl Codec for Zstd {
     fn name(&self) -> &str {
@@ -25,7 +35,7 @@ impl Codec for Zstd {
         memory::gate()?;
         let mut context = CCtx::try_create().ok_or_else(no_memory)?;
         for parameter in [
-            CParameter::CompressionLevel(LEVEL),
+            CParameter::CompressionLevel(self.level),
             CParameter::Format(FrameFormat::Magicless),
             CParameter::ContentSizeFlag(false),
             CParameter::ChecksumFlag(false),

@@ -1,0 +1,206 @@
+//! Codec parameters under the names of zram's `algorithm_params`.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Parameters of a built-in codec. What is not set has the codec's default; what the codec does not
+/// take, or not in this range, is refused when the codec is made.
+///
+/// | Parameter | Codec | Range, default |
+/// |---|---|---|
+/// | `level` | lz4: acceleration, higher is faster and larger | 1 to 65537, 1 |
+/// | `level` | lz4hc: higher is slower and smaller | 2 to 12, 9 |
+/// | `level` | zstd: higher is slower and smaller | -131072 to 22, 3 |
+/// | `level` | deflate: higher is slower and smaller | 1 to 12, 6 |
+/// | `deflate.winbits` | deflate: minus log2 of the window in bytes | -15 up to what covers the unit, -15 |
+///
+/// ```
+/// use uzram::{Compression, Parameters, Unit};
+/// let parameters: Parameters = "level=9".parse()?;
+/// assert_eq!(parameters, Parameters::default().level(9));
+/// Compression::with_parameters("zstd", &parameters, Unit::DEFAULT)?;
+/// let error = Compression::with_parameters("zstd", &"level=23".parse()?, Unit::DEFAULT);
+/// assert_eq!(error.unwrap_err().to_string(), "level 23: zstd takes -131072 to 22");
+/// # Ok::<(), uzram::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Parameters {
+    level: Option<i32>,
+    deflate_winbits: Option<i32>,
+}
+
+/// What [`Parameters::from_str`] knows.
+const KNOWN: &str = "level=N and deflate.winbits=N, separated by spaces or commas";
+
+impl Parameters {
+    /// Sets the level.
+    #[must_use]
+    pub fn level(mut self, level: i32) -> Parameters {
+        self.level = Some(level);
+        self
+    }
+
+    /// Sets the window of deflate: minus the log2 of its size in bytes, minus as zlib has it for
+    /// streams without header.
+    #[must_use]
+    pub fn deflate_winbits(mut self, bits: i32) -> Parameters {
+        self.deflate_winbits = Some(bits);
+        self
+    }
+
+    /// The level, if it was set within what `codec` takes; else `default`.
+    pub(super) fn level_within(
+        &self,
+        codec: &str,
+        range: RangeInclusive<i32>,
+        default: i32,
+    ) -> Result<i32> {
+        within("level", codec, self.level, range, default)
+    }
+
+    /// The bits of deflate's window, likewise.
+    pub(super) fn winbits_within(&self, range: RangeInclusive<i32>, default: i32) -> Result<i32> {
+        within(
+            "deflate.winbits",
+            "deflate",
+            self.deflate_winbits,
+            range,
+            default,
+        )
+    }
+
+    /// For every codec but deflate.
+    pub(super) fn no_winbits(&self, codec: &str) -> Result<()> {
+        not_taken("deflate.winbits", codec, self.deflate_winbits)
+    }
+
+    fn set(&mut self, word: &str) -> Result<()> {
+        let (name, value) = word.split_once('=').ok_or_else(|| unknown(word))?;
+        let field = match name {
+            "level" => &mut self.level,
+            "deflate.winbits" => &mut self.deflate_winbits,
+            _ => return Err(unknown(word)),
+        };
+        let number = value.parse().map_err(|_| {
+            invalid(format!(
+                "parameter `{word}`: the value must be a whole number"
+            ))
+        })?;
+        match field.replace(number) {
+            Some(_) => Err(invalid(format!("parameter `{word}`: given twice"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Parameters {
+    type Err = Error;
+
+    /// Parses what zram takes behind the algorithm, such as `level=9`.
+    fn from_str(text: &str) -> Result<Parameters> {
+        let mut parameters = Parameters::default();
+        text.split([' ', ','])
+            .filter(|word| !word.is_empty())
+            .try_for_each(|word| parameters.set(word))?;
+        Ok(parameters)
+    }
+}
+
+impl fmt::Display for Parameters {
+    /// What [`Parameters::from_str`] takes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = [
+            ("level", self.level),
+            ("deflate.winbits", self.deflate_winbits),
+        ];
+        let mut separator = "";
+        for (name, value) in set {
+            if let Some(value) = value {
+                write!(f, "{separator}{name}={value}")?;
+                separator = " ";
+            }
+        }
+        Ok(())
+    }
+}
+
+fn within(
+    name: &str,
+    codec: &str,
+    value: Option<i32>,
+    range: RangeInclusive<i32>,
+    default: i32,
+) -> Result<i32> {
+    let value = value.unwrap_or(default);
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(invalid(if least == most {
+        format!("{name} {value}: {codec} takes only {least} here")
+    } else {
+        format!("{name} {value}: {codec} takes {least} to {most}")
+    }))
+}
+
+fn not_taken(name: &str, codec: &str, value: Option<i32>) -> Result<()> {
+    match value {
+        None => Ok(()),
+        Some(value) => Err(invalid(format!(
+            "{name} {value}: {codec} has no such parameter"
+        ))),
+    }
+}
+
+fn unknown(word: &str) -> Error {
+    invalid(format!("parameter `{word}`: known are {KNOWN}"))
+}
+
+fn invalid(text: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_go_in_and_come_out() {
+        for text in [
+            "",
+            "level=9",
+            "level=-5",
+            "deflate.winbits=-12",
+            "level=1 deflate.winbits=-15",
+        ] {
+            assert_eq!(text.parse::<Parameters>().unwrap().to_string(), text);
+        }
+        let both = " level=+2,,deflate.winbits=-13 "
+            .parse::<Parameters>()
+            .unwrap();
+        assert_eq!(both, Parameters::default().level(2).deflate_winbits(-13));
+    }
+
+    #[test]
+    fn texts_that_mean_nothing_are_refused_by_name() {
+        for text in [
+            "9",
+            "levle=3",
+            "level=",
+            "level=x",
+            "level=9x",
+            "level=99999999999",
+            "=",
+            "level = 3",
+        ] {
+            let error = text.parse::<Parameters>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{text}");
+            assert!(error.to_string().starts_with("parameter `"), "{error}");
+        }
+        let error = "level=1 level=2".parse::<Parameters>().unwrap_err();
+        assert_eq!(error.to_string(), "parameter `level=2`: given twice");
+    }
+}
