@@ -15,7 +15,8 @@
 //!
 //! # Modules that may use unsafe
 //!
-//! - `codec/lz4.rs`, `codec/lz4hc.rs`: calls into liblz4
+//! - `codec/lz4.rs`: calls into liblz4
+//! - `codec/lz4hc.rs`: calls into liblz4
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
 //! - `pool/buddies.rs`: makes the handle of a new object

@@ -286,6 +286,14 @@ fn deflate_takes_the_windows_that_it_has() {
 
 #[test]
 fn parameters_of_another_codec_are_refused() {
+    for name in ["lzo", "lzo-rle"] {
+        let level = Parameters::default().level(1);
+        let error = Compression::with_parameters(name, &level, Unit::DEFAULT).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("level 1: {name} has no such parameter")
+        );
+    }
     for name in algorithms().into_iter().filter(|name| *name != "deflate") {
         let parameters = Parameters::default().deflate_winbits(-15);
         let error = Compression::with_parameters(name, &parameters, Unit::DEFAULT).unwrap_err();

@@ -9,6 +9,7 @@ mod deflate;
 mod lz4;
 #[cfg(feature = "c-codecs")]
 mod lz4hc;
+mod lzo;
 mod parameters;
 pub(crate) mod streams;
 #[cfg(feature = "c-codecs")]
@@ -97,6 +98,12 @@ const TABLE: &[(&str, Make)] = &[
     #[cfg(feature = "c-codecs")]
     (deflate::NAME, |parameters, unit| {
         Ok(Box::new(deflate::Deflate::new(parameters, unit)?))
+    }),
+    (lzo::NAME, |parameters, _| {
+        Ok(Box::new(lzo::Lzo::new(parameters)?))
+    }),
+    (lzo::NAME_RLE, |parameters, _| {
+        Ok(Box::new(lzo::Lzo::new_rle(parameters)?))
     }),
 ];
 

@@ -62,6 +62,7 @@ impl Parameters {
     }
 
     /// The bits of deflate's window, likewise.
+    #[cfg(feature = "c-codecs")]
     pub(super) fn winbits_within(&self, range: RangeInclusive<i32>, default: i32) -> Result<i32> {
         within(
             "deflate.winbits",
@@ -70,6 +71,11 @@ impl Parameters {
             range,
             default,
         )
+    }
+
+    /// For a codec that has no levels.
+    pub(super) fn no_level(&self, codec: &str) -> Result<()> {
+        not_taken("level", codec, self.level)
     }
 
     /// For every codec but deflate.
