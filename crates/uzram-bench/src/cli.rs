@@ -268,11 +268,11 @@ mod tests {
         };
         assert!(refused(Suite::Nbd, &unknown).contains("one of nbdkit-memory, nbdkit-zstd"));
         let unknown = SuiteArgs {
-            algorithms: vec!["lzo".into()],
+            algorithms: vec!["lz5".into()],
             ..args()
         };
         assert!(
-            refused(Suite::Store, &unknown).starts_with("algorithm \"lzo\": unknown; one of lz4")
+            refused(Suite::Store, &unknown).starts_with("algorithm \"lz5\": unknown; one of lz4")
         );
         let missing = SuiteArgs {
             corpora: vec!["/none.pages".into()],
