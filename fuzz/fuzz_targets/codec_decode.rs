@@ -92,6 +92,8 @@ thread_local! {
     static SUBJECTS: RefCell<Vec<Subject>> = RefCell::new(Subject::all());
 }
 
+uzram_fuzz::sanitizer_options!();
+
 fuzz_target!(|data: &[u8]| {
     let [which, mask, low, high, bytes @ ..] = data else {
         return;

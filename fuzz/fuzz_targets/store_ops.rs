@@ -73,6 +73,8 @@ impl Input<'_> {
     }
 }
 
+uzram_fuzz::sanitizer_options!();
+
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let compression = compression(input.byte());

@@ -1,9 +1,26 @@
 //! What the fuzz targets share: a device of bytes, and readers of what a server says.
+//!
+//! # Modules that may use unsafe
+//!
+//! - `lib.rs`: names a function for the sanitizer to find
 
 use std::sync::{Arc, Mutex};
 
 use uzram::{Bio, BlockDevice, Error, ErrorKind, Geometry, Result};
 use uzram_frontends::nbd::{Export, Exports, Session};
+
+/// For targets that link the codecs. libdeflate compiles one file twice with the same table in it,
+/// which the sanitizer takes for a violation of the one-definition rule; at 1 it reports only
+/// definitions that differ.
+#[macro_export]
+macro_rules! sanitizer_options {
+    () => {
+        #[unsafe(no_mangle)]
+        extern "C" fn __asan_default_options() -> *const std::ffi::c_char {
+            c"detect_odr_violation=1".as_ptr()
+        }
+    };
+}
 
 pub const DEVICE_BYTES: usize = 8192;
 
