@@ -23,7 +23,7 @@ fn each(mut law: impl FnMut(&Compression)) {
 
 fn pack(compression: &Compression, page: &[u8]) -> Vec<u8> {
     let mut stream = compression.lease().unwrap();
-    let packed = stream.compress(page);
+    let packed = stream.packer.compress(page);
     packed
         .expect("built-in codecs compress into two units")
         .to_vec()
@@ -208,7 +208,13 @@ fn a_unit_of_another_size_is_refused() {
     for name in algorithms() {
         let small = Compression::new(name, Unit::DEFAULT).unwrap();
         let page: Vec<u8> = (0..4096u32).map(|i| (i / 7) as u8).collect();
-        let packed = small.lease().unwrap().compress(&page).unwrap().to_vec();
+        let packed = small
+            .lease()
+            .unwrap()
+            .packer
+            .compress(&page)
+            .unwrap()
+            .to_vec();
         for size in [0, 1, 4095, 4097, 8192] {
             let mut out = vec![0; size];
             assert!(

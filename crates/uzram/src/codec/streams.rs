@@ -46,11 +46,16 @@ enum Decoding {
 
 /// What a writer holds while it compresses.
 pub(crate) struct Stream {
+    pub packer: Packer,
+    /// One unit, where partial writes are merged.
+    pub page: Box<[u8]>,
+}
+
+/// A codec's context with the buffer that it compresses into.
+pub(crate) struct Packer {
     compressor: Box<dyn Compressor>,
     /// Two units: codecs may expand, and the store decides what is too big.
     packed: Box<[u8]>,
-    /// One unit, where partial writes are merged.
-    page: Box<[u8]>,
 }
 
 impl Compression {
@@ -116,8 +121,10 @@ impl Compression {
     pub(crate) fn lease(&self) -> Result<Lease<'_, Stream>> {
         self.streams.lease(|| {
             Ok(Stream {
-                compressor: self.codec.compressor(self.unit)?,
-                packed: memory::boxed_slice(2 * self.unit.bytes(), 0)?,
+                packer: Packer {
+                    compressor: self.codec.compressor(self.unit)?,
+                    packed: memory::boxed_slice(2 * self.unit.bytes(), 0)?,
+                },
                 page: memory::boxed_slice(self.unit.bytes(), 0)?,
             })
         })
@@ -158,25 +165,11 @@ impl std::fmt::Debug for Compression {
     }
 }
 
-impl Stream {
+impl Packer {
     /// Compresses `page`; `None` if the codec cannot.
     pub(crate) fn compress(&mut self, page: &[u8]) -> Option<&[u8]> {
         let length = self.compressor.compress(page, &mut self.packed)?;
         self.packed.get(..length)
-    }
-
-    /// The merge buffer, one unit.
-    pub(crate) fn page(&mut self) -> &mut [u8] {
-        &mut self.page
-    }
-
-    /// Compresses the merge buffer: the page, and its packed form if the codec has one.
-    pub(crate) fn compress_page(&mut self) -> (&[u8], Option<&[u8]>) {
-        let length = self.compressor.compress(&self.page, &mut self.packed);
-        (
-            &self.page,
-            length.and_then(|length| self.packed.get(..length)),
-        )
     }
 }
 

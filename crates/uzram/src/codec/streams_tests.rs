@@ -100,6 +100,6 @@ fn shuttle_a_reader_with_state_never_waits_for_a_compressor() {
         readers
             .into_iter()
             .for_each(|reader| reader.join().unwrap());
-        assert_eq!(leases[0].compress(&[9; 4096]), Some(&[9][..]));
+        assert_eq!(leases[0].packer.compress(&[9; 4096]), Some(&[9][..]));
     });
 }

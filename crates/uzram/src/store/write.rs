@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use crate::codec::streams::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{self, PageIndex, Zeroing};
 use crate::pool::{Full, Handle};
@@ -115,20 +116,15 @@ impl Store {
             return Ok(());
         }
         let mut stream = self.compression.lease()?;
-        self.load(&guard, stream.page())?;
+        let Stream { packer, page } = &mut *stream;
+        self.load(&guard, page)?;
         match patch {
-            Patch::Bytes(bytes) => stream.page()[range].copy_from_slice(bytes),
-            Patch::Zeroes(_) => stream.page()[range].fill(0),
+            Patch::Bytes(bytes) => page[range].copy_from_slice(bytes),
+            Patch::Zeroes(_) => page[range].fill(0),
         }
-        let prepared = match page::same_filled(stream.page()) {
-            Some(word) => Prepared {
-                entry: Entry::Same(word),
-                checksum: 0,
-            },
-            None => {
-                let (page, packed) = stream.compress_page();
-                self.insert(page, packed)?
-            }
+        let prepared = match same_filled(page) {
+            Some(prepared) => prepared,
+            None => self.insert(page, packer.compress(page))?,
         };
         drop(stream);
         self.publish(guard, prepared.entry, prepared.checksum);
@@ -137,15 +133,11 @@ impl Store {
 
     /// Turns `page` into content.
     fn prepare(&self, page: &[u8]) -> Result<Prepared, Retry> {
-        if let Some(word) = page::same_filled(page) {
-            return Ok(Prepared {
-                entry: Entry::Same(word),
-                checksum: 0,
-            });
+        if let Some(prepared) = same_filled(page) {
+            return Ok(prepared);
         }
         let mut stream = self.compression.lease()?;
-        let packed = stream.compress(page);
-        self.insert(page, packed)
+        self.insert(page, stream.packer.compress(page))
     }
 
     /// Inserts the packed form, or the page itself where that saves no memory.
@@ -202,6 +194,14 @@ impl Store {
     fn counting_failure<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {
         write().inspect_err(|_| self.counters.add(Counter::FailedWrites, 1))
     }
+}
+
+/// The content of a page that is filled with one word: no memory.
+fn same_filled(page: &[u8]) -> Option<Prepared> {
+    page::same_filled(page).map(|word| Prepared {
+        entry: Entry::Same(word),
+        checksum: 0,
+    })
 }
 
 /// Whether zeroing part of the page changes nothing.
