@@ -6,7 +6,10 @@
 
 #[cfg(feature = "c-codecs")]
 mod deflate;
+mod dictionary;
 mod lz4;
+#[cfg(feature = "c-codecs")]
+mod lz4_dictionary;
 #[cfg(feature = "c-codecs")]
 mod lz4hc;
 mod lzo;
@@ -107,13 +110,16 @@ const TABLE: &[(&str, Make)] = &[
     }),
 ];
 
+/// What codecs without dictionaries say to somebody who gives them one.
+const NO_DICTIONARY: &str = "its format has none; zstd, lz4 and lz4hc have";
+
 /// The names of the built-in codecs, the default first.
 #[must_use]
 pub fn algorithms() -> Vec<&'static str> {
     TABLE.iter().map(|(name, _)| *name).collect()
 }
 
-/// The built-in codec called `name`, for units of this size.
+/// The built-in codec called `name` with loaded parameters, for units of this size.
 pub(crate) fn by_name(name: &str, parameters: &Parameters, unit: Unit) -> Result<Box<dyn Codec>> {
     let Some((_, make)) = TABLE.iter().find(|(known, _)| *known == name) else {
         let known = algorithms().join(", ");
