@@ -389,7 +389,7 @@ fn deflate_takes_the_windows_that_it_has() {
 
 #[test]
 fn parameters_of_another_codec_are_refused() {
-    for name in ["lzo", "lzo-rle"] {
+    for name in ["lzo", "lzo-rle", "842"] {
         let level = Parameters::default().level(1);
         let error = Compression::with_parameters(name, &level, Unit::DEFAULT).unwrap_err();
         assert_eq!(

@@ -4,6 +4,7 @@
 //! [`Compressor`] or [`Decompressor`] holds scratch state and serves one call at a time; source
 //! and destination belong to the call. A codec knows bytes, never pages' places.
 
+mod c842;
 #[cfg(feature = "c-codecs")]
 mod deflate;
 mod dictionary;
@@ -107,6 +108,9 @@ const TABLE: &[(&str, Make)] = &[
     }),
     (lzo::NAME_RLE, |parameters, _| {
         Ok(Box::new(lzo::Lzo::new_rle(parameters)?))
+    }),
+    (c842::NAME, |parameters, _| {
+        Ok(Box::new(c842::C842::new(parameters)?))
     }),
 ];
 
