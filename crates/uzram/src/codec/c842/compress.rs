@@ -8,8 +8,9 @@ use super::{
 use crate::error::Result;
 use crate::memory;
 
-/// log2 of the places that are remembered for parts of 2, 4 and 8 bytes: a few times those in the ring.
-const SLOTS_BITS: [u32; 3] = [10, 11, 10];
+/// log2 of the places that are remembered for parts of 2, 4 and 8 bytes: many times those in the ring, so
+/// that few are overwritten by others.
+const SLOTS_BITS: [u32; 3] = [12, 12, 12];
 
 /// Fewer zero blocks than this are cheaper said one by one than as a repetition.
 const ZEROES_REPEAT_MIN: usize = 3;
@@ -86,42 +87,59 @@ impl Finder {
     /// What indexes can say of block `number`.
     #[inline(always)]
     fn find(&self, source: &[u8], number: usize) -> (Known, Indexes) {
-        let block = &source[number * BLOCK..][..BLOCK];
         let (mut known, mut indexes) = (0, [0; 7]);
-        let mut bit = 0;
-        for (seen, bytes) in self.by_size.iter().zip([2, 4, 8]) {
-            let places = ring(bytes) / bytes;
-            let before = number * (BLOCK / bytes);
-            for part in block.chunks_exact(bytes) {
-                let met = usize::from(seen.slots[seen.slot(part)]).checked_sub(1);
-                if let Some(met) = met
-                    && before - met <= places
-                    && source[met * bytes..][..bytes] == *part
-                {
-                    known |= 1 << bit;
-                    indexes[bit] = (met % places) as u16;
-                }
-                bit += 1;
-            }
-        }
+        let [twos, fours, eights] = &self.by_size;
+        twos.find::<2>(source, number, &mut known, &mut indexes);
+        fours.find::<4>(source, number, &mut known, &mut indexes);
+        eights.find::<8>(source, number, &mut known, &mut indexes);
         (known, indexes)
     }
 
     #[inline(always)]
     fn remember(&mut self, block: &[u8; BLOCK], number: usize) {
-        for (seen, bytes) in self.by_size.iter_mut().zip([2, 4, 8]) {
-            let first = number * (BLOCK / bytes);
-            for (part, number) in block.chunks_exact(bytes).zip(first..) {
-                let slot = seen.slot(part);
-                seen.slots[slot] = number as u16 + 1;
-            }
-        }
+        let [twos, fours, eights] = &mut self.by_size;
+        twos.remember::<2>(block, number);
+        fours.remember::<4>(block, number);
+        eights.remember::<8>(block, number);
     }
 }
 
 impl Seen {
+    /// Adds the parts of `BYTES` bytes of block `number` that were met before to `known`.
     #[inline(always)]
-    fn slot(&self, part: &[u8]) -> usize {
+    fn find<const BYTES: usize>(
+        &self,
+        source: &[u8],
+        number: usize,
+        known: &mut Known,
+        indexes: &mut Indexes,
+    ) {
+        let places = ring(BYTES) / BYTES;
+        let before = number * (BLOCK / BYTES);
+        let (parts, _) = source.as_chunks::<BYTES>();
+        for (nth, part) in parts[before..][..BLOCK / BYTES].iter().enumerate() {
+            let Some(met) = usize::from(self.slots[self.slot(part)]).checked_sub(1) else {
+                continue;
+            };
+            if before - met <= places && parts[met] == *part {
+                let bit = bit(BYTES, nth * BYTES);
+                *known |= 1 << bit;
+                indexes[bit] = (met % places) as u16;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn remember<const BYTES: usize>(&mut self, block: &[u8; BLOCK], number: usize) {
+        let (parts, _) = block.as_chunks::<BYTES>();
+        for (part, number) in parts.iter().zip(number * (BLOCK / BYTES)..) {
+            let slot = self.slot(part);
+            self.slots[slot] = number as u16 + 1;
+        }
+    }
+
+    #[inline(always)]
+    fn slot<const BYTES: usize>(&self, part: &[u8; BYTES]) -> usize {
         /// 2^64 over the golden ratio, odd: spreads into the high bits.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         (number(part).wrapping_mul(SPREAD) >> self.shift) as usize
