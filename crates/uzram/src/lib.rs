@@ -50,6 +50,12 @@ pub use config::StoreBuilder;
 pub use device::{Bio, BlockDevice, Geometry, Zram};
 pub use error::{Error, ErrorKind, Result};
 pub use page::{PageIndex, Unit, Zeroing};
+// For our benchmarks and fuzz targets alone: pools without a store around them.
 pub use pool::pools;
+#[doc(hidden)]
+pub use pool::{
+    PoolStats,
+    bare::{BarePool, Objects},
+};
 pub use stats::Stats;
 pub use store::Store;
