@@ -101,6 +101,11 @@ impl Axis {
         self.logarithmic
     }
 
+    /// Whether a value has a place of its own here.
+    pub(super) fn holds(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+
     /// The part of the way along the axis, 0 to 100.
     pub(super) fn percent(&self, value: f64) -> f64 {
         let part = if self.logarithmic {

@@ -37,8 +37,20 @@ struct Chart {
     title: String,
     subtitle: String,
     body: Markup,
-    /// Whether it takes a whole line of a large screen.
-    is_wide: bool,
+}
+
+impl Chart {
+    fn figure(&self, class: &str) -> Markup {
+        html! {
+            figure class=(class) {
+                figcaption {
+                    b { (self.title) }
+                    @if !self.subtitle.is_empty() { span { (self.subtitle) } }
+                }
+                (self.body)
+            }
+        }
+    }
 }
 
 fn page(report: &Report) -> Markup {
@@ -143,30 +155,23 @@ fn section(n: usize, block: &Block) -> Markup {
             @for note in &block.notes {
                 p class=(if note.starts_with("BUSY") { "warning" } else { "note" }) { (note) }
             }
-            div class="charts" {
-                @for chart in charts(block).into_iter().take(CHARTS_MAX) {
-                    figure class=(if chart.is_wide { "chart wide" } else { "chart" }) {
-                        figcaption {
-                            b { (chart.title) }
-                            @if !chart.subtitle.is_empty() { span { (chart.subtitle) } }
-                        }
-                        (chart.body)
-                    }
-                }
+            @let (wide, narrow) = charts(block);
+            @for chart in &wide { (chart.figure("chart wide")) }
+            @if !narrow.is_empty() {
+                div class="charts" { @for chart in &narrow { (chart.figure("chart")) } }
             }
             (table::figures(block))
         }
     }
 }
 
-fn charts(block: &Block) -> Vec<Chart> {
+/// The charts that take a whole line of a large screen, and the others.
+fn charts(block: &Block) -> (Vec<Chart>, Vec<Chart>) {
     let tradeoffs = block.tradeoffs.iter();
-    let mut charts: Vec<Chart> = tradeoffs
-        .filter_map(|tradeoff| plots::tradeoff(block, tradeoff))
-        .collect();
-    charts.extend(strips::ratios(block));
+    let wide = tradeoffs.filter_map(|tradeoff| plots::tradeoff(block, tradeoff));
+    let mut narrow = strips::ratios(block);
     let (series, in_a_line) = series::of_block(block);
-    charts.extend(series.iter().map(plots::lines));
+    narrow.extend(series.iter().map(plots::lines));
     let traded = |measured: &Measured| {
         let mut metrics = block.tradeoffs.iter().flat_map(|one| [one.across, one.up]);
         metrics.any(|metric| metric == measured.metric)
@@ -176,8 +181,9 @@ fn charts(block: &Block) -> Vec<Chart> {
         .filter(|(in_a_line, measured)| !**in_a_line && !traded(measured))
         .map(|(_, measured)| measured)
         .collect();
-    charts.extend(strips::amounts(&left));
-    charts
+    narrow.extend(strips::amounts(&left));
+    narrow.truncate(CHARTS_MAX);
+    (wide.collect(), narrow)
 }
 
 fn how_to_read(report: &Report) -> Markup {

@@ -67,7 +67,6 @@ pub(super) fn lines(series: &Series<'_>) -> Chart {
         title: series.title.clone(),
         subtitle: format!("{}{scale}", series.unit),
         body,
-        is_wide: false,
     }
 }
 
@@ -157,7 +156,6 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
         title: wanted.title.clone(),
         subtitle: format!("{}, {}", words(up.metric), up.unit),
         body,
-        is_wide: true,
     })
 }
 

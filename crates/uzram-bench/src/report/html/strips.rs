@@ -63,7 +63,6 @@ pub(super) fn amounts(results: &[&Measured]) -> Vec<Chart> {
             title: super::words(metric),
             subtitle: format!("{unit}{better}{scale}"),
             body: strips(&grouped(&figures), &axis, base, "amounts"),
-            is_wide: false,
         })
     });
     charts.collect()
@@ -81,7 +80,7 @@ pub(super) fn ratios(block: &Block) -> Vec<Chart> {
     let charts = pairs.into_iter().map(|wanted| {
         let of_pair = block.ratios.iter().filter(|ratio| pair(ratio) == wanted);
         let ratios: Vec<&Ratio> = of_pair.collect();
-        let (low, high) = range(ratios.iter().map(|ratio| ratio.spread));
+        let (low, high) = range_with_aims(&ratios);
         let better = Better::of_ratio(ratios[0], block);
         let side = match (better, judges_denominator(ratios[0])) {
             (None, _) => "",
@@ -100,7 +99,6 @@ pub(super) fn ratios(block: &Block) -> Vec<Chart> {
             title: format!("{} / {}", wanted.0, wanted.1),
             subtitle: format!("{}{side}", super::words(wanted.2)),
             body: strips(&[group], &Axis::for_ratios(low, high), Some(1.0), "ratios"),
-            is_wide: false,
         }
     });
     charts.collect()
@@ -124,6 +122,17 @@ fn ratio_row(ratio: &Ratio, better: Option<Better>) -> Row {
         value: ratio_text(ratio.spread.median),
         aim,
     }
+}
+
+/// Of ratios and their aims, unless an aim is so far off that the ratios could not be told apart.
+fn range_with_aims(ratios: &[&Ratio]) -> (f64, f64) {
+    const FAR: f64 = 2.0;
+    let (low, high) = range(ratios.iter().map(|ratio| ratio.spread));
+    let limits = ratios.iter().filter_map(|ratio| ratio.aim).flat_map(limits);
+    let near = limits.filter(|limit| *limit > low / FAR && *limit < high * FAR);
+    near.fold((low, high), |(low, high), limit| {
+        (low.min(limit), high.max(limit))
+    })
 }
 
 fn limits(aim: Aim) -> Vec<f64> {
@@ -246,7 +255,10 @@ fn strip(row: &Row, axis: &Axis, base: Option<f64>) -> Markup {
                 line class="base" x1={ (base) "%" } x2={ (base) "%" } y1="0" y2="100%" {}
             }
             @for limit in row.aim.iter().flat_map(|(limits, _)| limits) {
-                line class="aim" x1={ (place(*limit)) "%" } x2={ (place(*limit)) "%" } y1="3" y2="19" {}
+                @let at = place(*limit);
+                @if axis.holds(*limit) {
+                    line class="aim" x1={ (at) "%" } x2={ (at) "%" } y1="3" y2="19" {}
+                }
             }
             line class="whisker" x1={ (low) "%" } x2={ (high) "%" } y1="11" y2="11" {}
             @for end in [low, high] {

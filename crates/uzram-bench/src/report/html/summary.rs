@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::{anchor, case_label, table, title_parts, words};
 use crate::report::better::{Better, Verdict, judges_denominator};
 use crate::report::{Block, Ratio, Report};
+use crate::sample::{Series, Spread};
 
 /// Pairs of sides in the summary at most.
 const PAIRS_MAX: usize = 24;
@@ -116,10 +117,16 @@ fn add<'a>(pairs: &mut Vec<Pair<'a>>, block: &'a Block, ratio: &'a Ratio) {
 impl Pair<'_> {
     /// `uzram needs 7 % more time per page than raw-codec …`
     fn sentence(&self) -> Markup {
-        let mut sorted = self.medians.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted[sorted.len() / 2];
-        let (low, high) = (sorted[0], sorted[sorted.len() - 1]);
+        let medians = Series::from(self.medians.clone()).spread();
+        let Some(Spread {
+            min: low,
+            median: middle,
+            max: high,
+            ..
+        }) = medians
+        else {
+            return html! {};
+        };
         let count = |wanted| {
             self.verdicts
                 .iter()
