@@ -9,10 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::Limits;
+use super::budget::Budget;
 use super::export::Lease;
-use super::socket::{Received, Socket};
+use super::handshake::Agreement;
+use super::socket::{RATE_MIN, Received, Socket};
 use super::transmission::{self, Command, Input, Next, Output, Request, Rules};
-use super::wire::{self, REPLY_BYTES, REQUEST_BYTES};
+use super::wire::REPLY_BYTES;
 
 /// Receive buffer of a worker at rest, in bytes: some 30 writes of 4 KiB, and half of a CPU's L2.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -22,7 +24,7 @@ const BUFFER_RETAINED_BYTES: usize = (2 << 20) + 4096;
 /// compression) another is worth waking to receive what comes behind it.
 const LARGE_PAYLOAD_BYTES: usize = 64 << 10;
 /// The same for requests without payload, which cost some 10 ns a page.
-const LARGE_RANGE_BYTES: u32 = 16 << 20;
+const LARGE_RANGE_BYTES: u64 = 16 << 20;
 /// Replies are sent at the latest when the oldest has waited this long: a client with a full queue
 /// then goes on while the rest of the batch is worked on.
 const REPLY_DELAY_MAX: Duration = Duration::from_micros(25);
@@ -49,6 +51,7 @@ pub(crate) struct Connection {
     lease: Lease,
     rules: Rules,
     limits: Limits,
+    budget: Arc<Budget>,
     name: String,
     state: Mutex<State>,
     /// The receiver is free, there is a batch, or the connection has ended.
@@ -78,16 +81,24 @@ struct State {
 impl Connection {
     /// Serves the client until it leaves, on this thread and the helpers that it starts. `received`
     /// is what came behind the handshake.
-    pub fn serve(socket: Arc<Socket>, lease: Lease, limits: Limits, name: &str, received: &[u8]) {
+    pub fn serve(
+        socket: Arc<Socket>,
+        agreement: Agreement,
+        limits: Limits,
+        budget: Arc<Budget>,
+        name: &str,
+        received: &[u8],
+    ) {
         let mut input = Input::default();
         if !input.append(received) {
             return;
         }
         let connection = Arc::new(Connection {
             socket,
-            rules: Rules::of(&lease.export),
-            lease,
+            rules: agreement.rules,
+            lease: agreement.lease,
             limits,
+            budget,
             name: name.to_owned(),
             state: Mutex::new(State {
                 receiver: Some(input),
@@ -180,10 +191,15 @@ impl Connection {
             return None;
         }
         state.in_flight_bytes += bytes;
-        Some(Charge {
+        drop(state);
+        // From here on the bytes are given back whatever happens.
+        let mut charge = Charge {
             connection: Arc::clone(self),
             bytes,
-        })
+            is_budgeted: false,
+        };
+        charge.is_budgeted = self.budget.take(bytes, || self.lock().ended);
+        charge.is_budgeted.then_some(charge)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -195,10 +211,15 @@ impl Connection {
 struct Charge {
     connection: Arc<Connection>,
     bytes: usize,
+    /// Whether they are taken from the server's budget too.
+    is_budgeted: bool,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        if self.is_budgeted {
+            self.connection.budget.give_back(self.bytes);
+        }
         self.connection.lock().in_flight_bytes -= self.bytes;
         self.connection.bytes_freed.notify_all();
     }
@@ -291,8 +312,9 @@ impl Worker {
         let rules = self.connection.rules;
         let mut charge = None;
         let mut pace = Pace::start();
+        let mut begun = None;
         loop {
-            match input.next(rules) {
+            match input.next(&rules) {
                 Next::Request(request) if is_large(&request) => {
                     self.carry_out_large(input, &request, charge);
                     break;
@@ -305,8 +327,8 @@ impl Worker {
                         self.share(&mut input, &mut pace);
                     }
                 }
-                Next::Refused { cookie, error } => {
-                    self.output.push(&wire::simple_reply(cookie, error));
+                Next::Refused(refusal) => {
+                    transmission::refuse(&refusal, rules.framing, &mut self.output);
                 }
                 Next::Incomplete { bytes } => {
                     if !self.flush() {
@@ -316,7 +338,12 @@ impl Worker {
                     if bytes > BUFFER_BYTES && charge.is_none() {
                         charge = self.connection.charge(bytes);
                     }
-                    if !self.receive(&mut input, bytes) {
+                    if !input.is_within_a_request() {
+                        begun = None;
+                    } else if begun.is_none() {
+                        begun = Some(Instant::now());
+                    }
+                    if !self.receive(&mut input, bytes, begun) {
                         self.connection.end();
                         break;
                     }
@@ -335,7 +362,8 @@ impl Worker {
     /// Carries out a batch that the leader gave away.
     fn help(&mut self, mut batch: Input) {
         let mut pace = Pace::start();
-        while let Next::Request(request) = batch.next(self.connection.rules) {
+        let rules = self.connection.rules;
+        while let Next::Request(request) = batch.next(&rules) {
             if !self.carry_out(&request, &mut batch, &mut pace) {
                 return;
             }
@@ -368,7 +396,7 @@ impl Worker {
     /// Carries out the large request at the front of `input`, which this worker leads, after
     /// handing the receiver with what is behind the request to another.
     fn carry_out_large(&mut self, mut input: Input, request: &Request, charge: Option<Charge>) {
-        let bytes = REQUEST_BYTES + request.payload_bytes();
+        let bytes = request.bytes();
         if !self.flush() {
             return;
         }
@@ -386,8 +414,12 @@ impl Worker {
         self.execute(request, &input);
         input.consume(request);
         self.flush();
-        input.shrink(BUFFER_RETAINED_BYTES);
-        self.output.shrink(BUFFER_RETAINED_BYTES);
+        let retained_bytes = match self.connection.budget.is_tight() {
+            true => 0,
+            false => BUFFER_RETAINED_BYTES,
+        };
+        input.shrink(retained_bytes);
+        self.output.shrink(retained_bytes);
         self.spare = input;
         drop(charge);
     }
@@ -399,7 +431,7 @@ impl Worker {
         let rules = self.connection.rules;
         let has_helper = self.connection.has_helper();
         let requests = if has_helper {
-            input.run_of(usize::MAX, rules, is_small).0
+            input.run_of(usize::MAX, &rules, is_small).0
         } else {
             0
         };
@@ -407,7 +439,7 @@ impl Worker {
         if !pace.is_worth_sharing(requests) {
             return;
         }
-        let (_, bytes) = input.run_of(requests / 2, rules, is_small);
+        let (_, bytes) = input.run_of(requests / 2, &rules, is_small);
         let mut batch = std::mem::take(&mut self.spare);
         if !input.move_front(bytes, &mut batch) {
             self.spare = batch;
@@ -418,7 +450,9 @@ impl Worker {
 
     fn execute(&mut self, request: &Request, input: &Input) {
         let device = &*self.connection.lease.export.device;
-        transmission::execute(request, input.payload(request), device, &mut self.output);
+        let rules = &self.connection.rules;
+        let payload = input.payload(request);
+        transmission::execute(request, payload, rules, device, &mut self.output);
     }
 
     /// Sends what is pending; `false` if the client has gone.
@@ -440,8 +474,9 @@ impl Worker {
         sent.is_ok()
     }
 
-    /// Receives something towards a request of `bytes` in all; `false` at the end.
-    fn receive(&mut self, input: &mut Input, bytes: usize) -> bool {
+    /// Receives something towards a request of `bytes` in all, of which the first came at `begun`;
+    /// `false` at the end.
+    fn receive(&mut self, input: &mut Input, bytes: usize, begun: Option<Instant>) -> bool {
         let connection = Arc::clone(&self.connection);
         let started = Instant::now();
         loop {
@@ -455,26 +490,51 @@ impl Worker {
                 }
                 Received::End => return false,
                 Received::Nothing if started.elapsed() < self.poll => thread::yield_now(),
-                Received::Nothing => self.sleep(input),
+                Received::Nothing => {
+                    let limit = match begun {
+                        Some(begun) => Some(self.time_left(begun, input.unread())),
+                        None => connection.limits.idle_timeout,
+                    };
+                    if !self.sleep(input, limit) {
+                        return false;
+                    }
+                }
             }
         }
     }
 
-    /// Waits until there is something to receive, without memory if that takes long.
-    fn sleep(&mut self, input: &mut Input) {
+    /// What is left of the time for a request that came first at `begun`, and of which `received`
+    /// bytes are here.
+    fn time_left(&self, begun: Instant, received: usize) -> Duration {
+        let limit = self.connection.limits.request_timeout;
+        let more = Duration::from_secs((received / RATE_MIN as usize) as u64);
+        (limit + more).saturating_sub(begun.elapsed())
+    }
+
+    /// Waits until there is something to receive, without memory if that takes long; `false` if
+    /// there is nothing for as long as `limit`.
+    fn sleep(&mut self, input: &mut Input, limit: Option<Duration>) -> bool {
         let socket = &self.connection.socket;
         let started = Instant::now();
-        if !socket.wait(Some(IDLE_AFTER)) {
+        let awake = limit.map_or(IDLE_AFTER, |limit| limit.min(IDLE_AFTER));
+        if !socket.wait(Some(awake)) {
+            let rest = limit.map(|limit| limit.saturating_sub(awake));
+            if rest.is_some_and(|rest| rest.is_zero()) {
+                return false;
+            }
             input.shrink(0);
             self.spare.shrink(0);
             self.output.shrink(0);
-            socket.wait(None);
+            if !socket.wait(rest) {
+                return false;
+            }
         }
         self.poll = match self.poll / 2 {
             _ if started.elapsed() < SHORT_SLEEP => POLL_MAX,
             shorter if shorter < POLL_MIN => Duration::ZERO,
             shorter => shorter,
         };
+        true
     }
 
     fn may_drain(&mut self, length: usize) -> bool {
@@ -502,8 +562,14 @@ impl Drop for HangUpOnPanic {
 
 fn is_large(request: &Request) -> bool {
     match request.command {
-        Command::Read | Command::Write => request.length as usize >= LARGE_PAYLOAD_BYTES,
-        Command::Trim | Command::WriteZeroes(_) => request.length >= LARGE_RANGE_BYTES,
+        Command::Read { .. } | Command::Write => request.length as usize >= LARGE_PAYLOAD_BYTES,
+        Command::Trim
+        | Command::WriteZeroes(_)
+        | Command::BlockStatus {
+            filtered: false, ..
+        } => request.length >= LARGE_RANGE_BYTES,
+        // Of any length: it may be the whole device.
+        Command::BlockStatus { filtered: true, .. } => true,
         Command::Flush | Command::Cache => false,
     }
 }
