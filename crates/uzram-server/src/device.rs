@@ -7,6 +7,7 @@ use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit, Zram
 use uzram_frontends::nbd::{Endpoint, Export};
 
 use crate::place::Place;
+use crate::tls::TlsOptions;
 
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
@@ -33,8 +34,10 @@ pub struct DeviceConfig {
     /// Where it is served; `None` takes the sockets that the server was started with, if there
     /// are any, else `NAME.nbd` in the state directory.
     pub endpoint: Option<Endpoint>,
-    /// Whether an endpoint may be one that other machines reach.
+    /// Whether an endpoint may be one that other machines reach without TLS.
     pub insecure: bool,
+    /// TLS where it is served.
+    pub tls: TlsOptions,
 }
 
 impl Default for DeviceConfig {
@@ -51,6 +54,7 @@ impl Default for DeviceConfig {
             checksum: false,
             endpoint: None,
             insecure: false,
+            tls: TlsOptions::default(),
         }
     }
 }
@@ -155,10 +159,15 @@ impl Device {
     /// The address that clients take; the first one if there are several.
     #[must_use]
     pub fn uri(&self) -> String {
-        let mut endpoints = self.endpoints();
-        endpoints
-            .next()
-            .map_or_else(String::new, |endpoint| endpoint.uri(&self.name))
+        let place = self.places.first();
+        place.map_or_else(String::new, |place| place.uri(&self.name))
+    }
+
+    /// Whether other machines can connect without TLS.
+    #[must_use]
+    pub fn is_open_to_others(&self) -> bool {
+        let mut places = self.places.iter();
+        places.any(|place| !place.endpoint().is_loopback() && !place.requires_tls())
     }
 
     /// Clients that use it now.

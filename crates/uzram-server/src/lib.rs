@@ -28,6 +28,8 @@ mod registry;
 mod server;
 pub mod size;
 pub mod state;
+mod tls;
 
 pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig};
 pub use server::{Inherited, Prepared, Server};
+pub use tls::TlsOptions;

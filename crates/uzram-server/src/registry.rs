@@ -192,6 +192,9 @@ impl Changing {
             None => self.state.claim_free()?,
         };
         let places = self.places_for(claim.name(), config.endpoint.as_ref())?;
+        for place in &places {
+            place.prepare_for(claim.name(), &config.tls)?;
+        }
         let device = Device::new(claim.name(), store, config, places.clone())?;
         if self.phase == Phase::Serving {
             places.iter().try_for_each(|place| place.start())?;

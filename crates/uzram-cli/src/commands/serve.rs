@@ -25,7 +25,7 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     let signals = Signals::catch()?;
     let server = Server::start(&state.open()?, &[config])?;
     for device in server.devices().iter() {
-        if !device.endpoints().all(Endpoint::is_loopback) {
+        if device.is_open_to_others() {
             let uri = device.uri();
             warn(&format!(
                 "warning: --insecure: whoever reaches {uri} reads and writes the disk"

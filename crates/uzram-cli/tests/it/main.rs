@@ -11,3 +11,5 @@ mod control_socket;
 mod life;
 mod nbd_client;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
