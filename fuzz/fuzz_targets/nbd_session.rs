@@ -65,7 +65,7 @@ impl Request {
 
     fn has_payload(&self, framing: Framing) -> bool {
         match framing {
-            Framing::Extended => self.flags & FLAG_PAYLOAD_LEN != 0,
+            Framing::Extended if self.command != WRITE => self.flags & FLAG_PAYLOAD_LEN != 0,
             _ => self.command == WRITE,
         }
     }
