@@ -65,7 +65,7 @@ impl DeviceArgs {
         };
         let yes = |flag: bool| flag.then(|| "yes".to_owned());
         let given = [
-            ("size", Some(self.size.clone())),
+            ("size", self.size.clone()),
             ("name", self.name.clone()),
             ("algorithm", self.algorithm.clone()),
             ("algorithm-params", self.algorithm_params.clone()),

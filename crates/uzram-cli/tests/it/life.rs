@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 33] = [
     "name",
     "pid",
     "disksize",
@@ -18,6 +18,8 @@ const NAMES: [&str; 31] = [
     "unit",
     "checksum",
     "read_only",
+    "sandbox",
+    "log_level",
     "endpoint",
     "connections",
     "orig_data_size",

@@ -6,7 +6,12 @@
 mod bad_input;
 mod capture;
 mod clients;
+mod config;
 mod control_socket;
 mod life;
+mod log;
 mod nbd_client;
+mod sandbox;
+mod service;
+mod set;
 mod support;
