@@ -16,12 +16,11 @@ Start here:
   uzram COMMAND --help          examples of every command
 
 Sizes are binary: 1G is 2^30 bytes, 1.5G and 50% (of the machine's RAM) are fine.
-Servers are found in --control-dir, else $XDG_RUNTIME_DIR/uzram, /run/uzram (root) or
-/tmp/uzram-UID.
 Exit status: 0 done, 1 failed, 2 wrong usage."
 )]
 pub struct Cli {
-    /// Where running servers are found; a private directory [default: see below]
+    /// Private directory where running servers are found [default: $XDG_RUNTIME_DIR/uzram, else
+    /// /run/uzram for root, /tmp/uzram-UID for others]
     #[arg(long, global = true, value_name = "DIR")]
     pub control_dir: Option<PathBuf>,
     /// What to do
