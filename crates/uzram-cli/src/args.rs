@@ -209,6 +209,8 @@ Examples:
   uzram stat uzram0
   uzram stat uzram0 --json
   uzram stat uzram0 --raw | head -1      the kernel's mm_stat line, for scripts that know it
+  uzram stat --watch                     a line a second for each disk, until Ctrl-C
+  uzram stat uzram0 --watch=10 --json    a line of JSON every ten seconds
 
 Names and meanings are those of the kernel's mm_stat and io_stat. compr_ratio leaves out pages
 filled with one word, which take no memory and would flatter it.")]
@@ -221,6 +223,10 @@ pub struct StatArgs {
     /// Two lines in the kernel's format: mm_stat, io_stat
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
+    /// Again and again, with what changed: every second, or every SECONDS
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1", conflicts_with = "raw")]
+    pub watch: Option<f64>,
 }
 
 /// Empty a disk and zero its counters, while no client is connected

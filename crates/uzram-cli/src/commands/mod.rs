@@ -7,6 +7,7 @@ pub mod reset;
 pub mod serve;
 pub mod set;
 pub mod stat;
+mod watch;
 
 use std::path::Path;
 
