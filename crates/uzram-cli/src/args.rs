@@ -52,6 +52,7 @@ Examples:
   uzram serve --size 4G --socket /tmp/disk.sock
   uzram serve --size 4G --listen 127.0.0.1:10809
   uzram serve --config /etc/uzram/uzram.toml
+  uzram serve --size 4G --attach loop        a block device; uzram up does the rest, too
 
 It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or
 SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
@@ -85,9 +86,6 @@ pub struct ServeArgs {
     /// have sockets anywhere
     #[arg(long)]
     pub no_sandbox: bool,
-    /// How clients reach the disk
-    #[arg(long, value_enum, default_value_t = Attach::Nbd)]
-    pub attach: Attach,
 }
 
 /// What a disk is to be, for all commands that make one. Each field is an option of the same name in
@@ -127,13 +125,34 @@ pub struct DeviceArgs {
     /// Let --listen take an address that other machines reach, unencrypted and unauthenticated
     #[arg(long, requires = "listen")]
     pub insecure: bool,
+    /// How programs reach the disk [default: nbd]
+    #[arg(long, value_enum)]
+    pub attach: Option<Attach>,
 }
 
 /// Ways to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Attach {
-    /// A network block device server
+    /// A network block device server: any client, here or elsewhere
     Nbd,
+    /// A file, through FUSE: for programs that take an image (root, or fusermount3)
+    Fuse,
+    /// A block device, /dev/loopN: for mkfs, mount and swapon (root)
+    Loop,
+    /// The best that this machine offers: loop, else fuse, else nbd
+    Auto,
+}
+
+impl Attach {
+    /// Its name in the server's table of options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Attach::Nbd => "nbd",
+            Attach::Fuse => "fuse",
+            Attach::Loop => "loop",
+            Attach::Auto => "auto",
+        }
+    }
 }
 
 /// Make a further disk in a server that is running

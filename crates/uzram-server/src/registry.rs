@@ -12,6 +12,7 @@ use std::time::Duration;
 use uzram::{Compression, Error, ErrorKind, Parameters, Result, Unit};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
+use crate::attachment::Attach;
 use crate::device::{Device, DeviceConfig};
 use crate::nearest::shown;
 use crate::place::Place;
@@ -251,8 +252,11 @@ impl Changing {
             Some(name) => self.state.claim(name)?,
             None => self.state.claim_free()?,
         };
-        let places = self.places_for(claim.name(), config.endpoint.as_ref())?;
-        let device = Device::new(claim.name(), store, config, places.clone())?;
+        let places = match config.attach {
+            Attach::Nbd => self.places_for(claim.name(), config.endpoint.as_ref())?,
+            Attach::Fuse | Attach::Loop => Vec::new(),
+        };
+        let device = Device::new(claim.name(), store, config, places.clone(), &self.state)?;
         if self.phase == Phase::Serving {
             places.iter().try_for_each(|place| place.start())?;
         }

@@ -4,6 +4,7 @@
 //! DIR/            0700, owned by the user; refused if it is anything else
 //!   NAME.lock     flock'ed for as long as device NAME is served; holds {"pid":…,"control":"…"}
 //!   NAME.nbd      the default NBD socket of NAME
+//!   NAME.fuse/    where NAME is mounted as the file NAME, if it is attached that way
 //!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
 //!   N.control     its control socket
 //! ```
@@ -220,6 +221,12 @@ impl StateDir {
     #[must_use]
     pub fn nbd_socket(&self, name: &str) -> PathBuf {
         self.file(name, NBD_SUFFIX)
+    }
+
+    /// Where the device `name` is mounted as a file.
+    #[must_use]
+    pub fn fuse_directory(&self, name: &str) -> PathBuf {
+        self.file(name, "fuse")
     }
 
     /// The path of the control socket of the server `number`.

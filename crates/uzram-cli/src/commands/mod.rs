@@ -1,6 +1,7 @@
 //! One file a command; what they share is asking the servers of the state directory.
 
 pub mod add;
+mod attached;
 pub mod list;
 pub mod remove;
 pub mod reset;
@@ -76,6 +77,7 @@ impl DeviceArgs {
             ("socket", socket),
             ("listen", self.listen.clone()),
             ("insecure", yes(self.insecure)),
+            ("attach", self.attach.map(|attach| attach.name().to_owned())),
         ];
         let given = given.into_iter();
         Ok(given
@@ -90,6 +92,15 @@ impl DeviceArgs {
         device_config(options).map_err(|OptionError { option, error }| {
             Failure::from(error).about(format!("--{option}"))
         })
+    }
+}
+
+/// `text` as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 
