@@ -40,6 +40,8 @@ pub struct DeviceConfig {
     pub insecure: bool,
     /// How clients reach it.
     pub attach: Attach,
+    /// Whether it is swapped to, so that writing to it must never wait for memory to be freed.
+    pub for_swap: bool,
 }
 
 impl Default for DeviceConfig {
@@ -57,6 +59,7 @@ impl Default for DeviceConfig {
             endpoint: None,
             insecure: false,
             attach: Attach::Nbd,
+            for_swap: false,
         }
     }
 }

@@ -9,7 +9,8 @@
 //! options      what a device can be told to be; flags, files and `add` are read there
 //! device       a store under a name
 //! attachment   a device as a file or a block device of this machine's kernel
-//! system       system calls for that
+//! swap         the swap area's header, and processes that swap can depend on
+//! system       system calls for both
 //! place        a socket with the devices that it offers
 //! config       the configuration file
 //! registry     the devices of a server, coming and going
@@ -42,6 +43,7 @@ mod server;
 pub mod service;
 pub mod size;
 pub mod state;
+pub mod swap;
 pub mod system;
 
 pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig};

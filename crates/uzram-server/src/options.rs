@@ -30,6 +30,7 @@ static OPTIONS: &[(&str, Set)] = &[
     ("listen", set_listen),
     ("insecure", set_insecure),
     ("attach", set_attach),
+    ("for-swap", set_for_swap),
 ];
 
 /// The names of all options.
@@ -177,6 +178,11 @@ fn set_unit(config: &mut DeviceConfig, value: &str) -> Result<()> {
 
 fn set_checksum(config: &mut DeviceConfig, value: &str) -> Result<()> {
     config.checksum = boolean(value)?;
+    Ok(())
+}
+
+fn set_for_swap(config: &mut DeviceConfig, value: &str) -> Result<()> {
+    config.for_swap = boolean(value)?;
     Ok(())
 }
 

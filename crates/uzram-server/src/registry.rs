@@ -20,6 +20,7 @@ use crate::sandbox::{self, Needs};
 use crate::server::Inherited;
 use crate::size::human;
 use crate::state::{Claim, NAMES_MAX, Owner, StateDir};
+use crate::swap;
 
 /// Devices of a server, at most.
 pub(crate) const DEVICES_MAX: usize = NAMES_MAX;
@@ -247,6 +248,10 @@ fn unknown(name: &str) -> Error {
 impl Changing {
     /// All or nothing: what was made before a failure goes again.
     fn make(&mut self, config: &DeviceConfig) -> Result<(Device, Claim)> {
+        if config.for_swap && !swap::is_process_prepared() {
+            let text = "for-swap: this server was not started for swap; start one with --for-swap";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         let store = config.build(self.compressions.shared(config)?)?;
         let mut claim = match &config.name {
             Some(name) => self.state.claim(name)?,

@@ -2,12 +2,14 @@
 
 pub mod add;
 mod attached;
+pub mod down;
 pub mod list;
 pub mod remove;
 pub mod reset;
 pub mod serve;
 pub mod set;
 pub mod stat;
+pub mod up;
 
 use std::path::Path;
 
@@ -77,6 +79,7 @@ impl DeviceArgs {
             ("socket", socket),
             ("listen", self.listen.clone()),
             ("insecure", yes(self.insecure)),
+            ("for-swap", yes(self.for_swap)),
             ("attach", self.attach.map(|attach| attach.name().to_owned())),
         ];
         let given = given.into_iter();

@@ -16,3 +16,4 @@ mod sandbox;
 mod service;
 mod set;
 mod support;
+mod up;

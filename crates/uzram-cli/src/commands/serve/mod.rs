@@ -9,7 +9,7 @@ use uzram_server::attributes::log_level_of;
 use uzram_server::config::Config;
 use uzram_server::service::{Notifier, inherited_sockets};
 use uzram_server::size::ram_bytes;
-use uzram_server::{DeviceConfig, Server, sandbox};
+use uzram_server::{DeviceConfig, Server, sandbox, swap};
 
 use super::{StateAt, absolute};
 use crate::args::{Attach, ServeArgs};
@@ -25,6 +25,11 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     logger::start(plan.log_level);
     let mut signals = Signals::catch(plan.config.is_some())?;
     let notifier = notifier();
+    if plan.devices.iter().any(|device| device.for_swap) {
+        for refused in swap::prepare_process() {
+            log::warn!("{refused}");
+        }
+    }
     // Everything that needs privileges or paths comes first, before there are threads.
     let prepared = Server::prepare(&state.open()?, &plan.devices, inherited_sockets()?)?;
     if plan.is_sandboxed {
