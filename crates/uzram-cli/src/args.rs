@@ -17,12 +17,11 @@ Start here:
   uzram COMMAND --help          examples of every command
 
 Sizes are binary: 1G is 2^30 bytes, 1.5G and 50% (of the machine's RAM) are fine.
-Servers are found in --control-dir, else $XDG_RUNTIME_DIR/uzram, /run/uzram (root) or
-/tmp/uzram-UID.
 Exit status: 0 done, 1 failed, 2 wrong usage."
 )]
 pub struct Cli {
-    /// Where running servers are found; a private directory [default: see below]
+    /// Private directory where running servers are found [default: $XDG_RUNTIME_DIR/uzram, else
+    /// /run/uzram for root, /tmp/uzram-UID for others]
     #[arg(long, global = true, value_name = "DIR")]
     pub control_dir: Option<PathBuf>,
     /// What to do
@@ -372,6 +371,8 @@ Examples:
   uzram stat uzram0
   uzram stat uzram0 --json
   uzram stat uzram0 --raw | head -1      the kernel's mm_stat line, for scripts that know it
+  uzram stat --watch                     a line a second for each disk, until Ctrl-C
+  uzram stat uzram0 --watch=10 --json    a line of JSON every ten seconds
 
 Names and meanings are those of the kernel's mm_stat and io_stat. compr_ratio leaves out pages
 filled with one word, which take no memory and would flatter it.")]
@@ -384,6 +385,10 @@ pub struct StatArgs {
     /// Two lines in the kernel's format: mm_stat, io_stat
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
+    /// Again and again, with what changed: every second, or every SECONDS
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1", conflicts_with = "raw")]
+    pub watch: Option<f64>,
 }
 
 /// Empty a disk and zero its counters, while no client is connected

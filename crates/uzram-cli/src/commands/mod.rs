@@ -10,6 +10,7 @@ pub mod serve;
 pub mod set;
 pub mod stat;
 pub mod up;
+mod watch;
 
 use std::path::Path;
 
