@@ -25,6 +25,8 @@ struct Document<'a> {
     corpora: &'a [CorpusFacts],
     results: Vec<Row<'a>>,
     ratios: Vec<RatioRow<'a>>,
+    /// Null for a whole report; else why it is only a part.
+    stopped: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -84,6 +86,7 @@ fn document(report: &Report) -> Document<'_> {
             .flat_map(|block| &block.ratios)
             .map(ratio_row)
             .collect(),
+        stopped: report.stopped.as_deref(),
     }
 }
 
@@ -141,7 +144,7 @@ mod tests {
             keys(&value),
             [
                 "schema", "suite", "command", "git", "profile", "machine", "corpora", "results",
-                "ratios"
+                "ratios", "stopped"
             ]
         );
         assert_eq!(value["schema"], 1);

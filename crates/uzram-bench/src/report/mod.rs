@@ -1,5 +1,7 @@
 //! What a suite found: figures, ratios, aims, and the peers that were missing.
 
+mod better;
+mod html;
 mod json;
 mod table;
 
@@ -10,6 +12,7 @@ use crate::machine::Machine;
 use crate::peers::Missing;
 use crate::sample::{Series, Spread};
 
+pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
 pub(crate) use table::print as print_table;
 
@@ -21,6 +24,16 @@ pub(crate) struct Report {
     pub(crate) command: String,
     pub(crate) machine: Machine,
     pub(crate) corpora: Vec<CorpusFacts>,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) missing: Vec<Missing>,
+    /// Why measuring ended early, in one line: the report is then a part of what was asked for.
+    pub(crate) stopped: Option<String>,
+}
+
+/// What a suite has found so far. Whatever is in here when a suite fails or is interrupted is
+/// reported, so a suite records each figure as soon as it has it.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
     pub(crate) blocks: Vec<Block>,
     pub(crate) missing: Vec<Missing>,
 }
@@ -51,6 +64,21 @@ pub(crate) struct Block {
     pub(crate) notes: Vec<String>,
     pub(crate) results: Vec<Measured>,
     pub(crate) ratios: Vec<Ratio>,
+    /// What to draw in two dimensions.
+    pub(crate) tradeoffs: Vec<Tradeoff>,
+}
+
+/// Two metrics of the same variants, one to be paid for with the other: a scatter chart in which
+/// those that no other beats in both are marked.
+#[derive(Clone, Debug)]
+pub(crate) struct Tradeoff {
+    pub(crate) title: String,
+    /// The metric along the horizontal axis; its unit says what is better.
+    pub(crate) across: &'static str,
+    /// The metric along the vertical axis.
+    pub(crate) up: &'static str,
+    /// The variant to point out.
+    pub(crate) chosen: Option<String>,
 }
 
 /// One variant's figure in one case.
@@ -121,6 +149,17 @@ impl Ratio {
     }
 }
 
+/// A ratio stands in the line of the peer: the side that is not uzram.
+pub(crate) fn belongs(ratio: &Ratio, measured: &Measured) -> bool {
+    let subject = |name: &str| name.starts_with(crate::suite::SUBJECT);
+    let peer = if subject(&ratio.numerator) {
+        &ratio.denominator
+    } else {
+        &ratio.numerator
+    };
+    ratio.case == measured.case && ratio.metric == measured.metric && *peer == measured.variant
+}
+
 /// The revision this was built from, `unknown` outside a checkout.
 pub(crate) const GIT: &str = env!("UZRAM_BENCH_GIT");
 /// The cargo profile this was built with.
@@ -168,11 +207,13 @@ pub(crate) mod tests {
                 notes: vec!["a note".to_owned()],
                 results: vec![measured("uzram", &ours), measured("raw-codec", &theirs)],
                 ratios: vec![ratio],
+                ..Block::default()
             }],
             missing: vec![Missing {
                 peer: "kernel-zram".to_owned(),
                 reason: "none".to_owned(),
             }],
+            stopped: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::{Aim, Block, GIT, Measured, PROFILE, Ratio, Report};
+use super::{Aim, Block, GIT, Measured, PROFILE, Ratio, Report, belongs};
 
 const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, false, true, false, false];
 const COLUMNS: usize = 7;
@@ -45,6 +45,9 @@ fn render(report: &Report) -> String {
     }
     for missing in &report.missing {
         let _ = writeln!(out, "\nmissing peer {}: {}", missing.peer, missing.reason);
+    }
+    if let Some(reason) = &report.stopped {
+        let _ = writeln!(out, "\nONLY A PART: {reason}");
     }
     out
 }
@@ -108,17 +111,6 @@ fn lines(block: &Block, measured: &Measured, case: String) -> Vec<Cells> {
     lines
 }
 
-/// A ratio stands in the line of the peer: the side that is not uzram.
-fn belongs(ratio: &Ratio, measured: &Measured) -> bool {
-    let subject = |name: &str| name.starts_with(crate::suite::SUBJECT);
-    let peer = if subject(&ratio.numerator) {
-        &ratio.denominator
-    } else {
-        &ratio.numerator
-    };
-    ratio.case == measured.case && ratio.metric == measured.metric && *peer == measured.variant
-}
-
 fn ratio_cells(ratio: &Ratio) -> [String; 3] {
     let spread = ratio.spread;
     let aim = ratio.aim.map(|aim| {
@@ -141,7 +133,7 @@ fn ratio_cells(ratio: &Ratio) -> [String; 3] {
     ]
 }
 
-fn decimals(value: f64) -> usize {
+pub(super) fn decimals(value: f64) -> usize {
     match value.abs() {
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,

@@ -5,6 +5,7 @@
 
 mod attach;
 mod bad_input;
+mod bench;
 mod capture;
 mod clients;
 mod config;
