@@ -219,6 +219,7 @@ impl Store {
             pages_compacted: 0,
             huge_pages: count(Counter::HugePages),
             huge_pages_since: count(Counter::HugePagesSince),
+            early_rejections: count(Counter::EarlyRejections),
             failed_reads: count(Counter::FailedReads),
             failed_writes: count(Counter::FailedWrites),
             invalid_io: count(Counter::InvalidIo),
