@@ -80,6 +80,30 @@ impl fmt::Display for PageIndex {
     }
 }
 
+/// How a page is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// Never written, or trimmed: reads as zeroes.
+    Hole,
+    /// Filled with one repeated word, which takes no memory.
+    Same(u32),
+    /// As it is: compressing it did not pay.
+    Raw,
+    /// Compressed to this many bytes.
+    Compressed {
+        /// Size of the object, in bytes.
+        size_bytes: u32,
+    },
+}
+
+impl PageState {
+    /// Whether the page reads as zeroes, as far as that is known without reading it.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        matches!(self, PageState::Hole | PageState::Same(0))
+    }
+}
+
 /// Whether zeroed pages keep their allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeroing {

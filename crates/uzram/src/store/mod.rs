@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::codec::Compression;
 use crate::config::{StoreBuilder, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
-use crate::page::{PageIndex, Unit, Zeroing};
+use crate::page::{PageIndex, PageState, Unit, Zeroing};
 use crate::pool::{self, Pool, PoolConfig, arena};
 use crate::region::Region;
 use crate::stats::{Counter, Counters, Stats};
@@ -168,6 +168,14 @@ impl Store {
             Zeroing::MayPunch => self.punch(index),
             Zeroing::NoHole => self.replace(index, Entry::Same(0)),
         }
+    }
+
+    /// How page `index` is kept at this moment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub fn state(&self, index: PageIndex) -> Result<PageState> {
+        self.table.state(index)
     }
 
     /// Empties the store, gives its memory back and zeroes its counters, as zram's `reset` does. A
