@@ -33,6 +33,7 @@ pub enum Command {
     Stat(StatArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
+    Advise(crate::advise::Args),
     Bench(BenchArgs),
 }
 

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod args;
 mod capture;
 mod commands;
@@ -37,6 +38,7 @@ fn run(command: Command) -> Result {
         Command::Stat(args) => commands::stat::run(&args),
         Command::Reset(args) => commands::reset::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Advise(args) => advise::run(&args),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }
