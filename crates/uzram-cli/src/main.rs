@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod args;
 mod capture;
 mod commands;
@@ -46,6 +47,7 @@ fn run(cli: Cli) -> Result {
         Command::Set(args) => commands::set::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
         Command::Capture(args) => capture::run(&args),
+        Command::Advise(args) => advise::run(&args),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }

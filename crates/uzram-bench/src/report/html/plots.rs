@@ -10,7 +10,7 @@ use super::series::{Point, Series};
 use super::strips::anchor;
 use super::{Chart, words};
 use crate::report::better::Better;
-use crate::report::{Block, Measured, Tradeoff};
+use crate::report::{Block, Measured, Tradeoff, front};
 
 /// Colours, dashes and shapes there are; further lines use them again.
 const STYLES: usize = 8;
@@ -106,7 +106,7 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
     let up_range = super::strips::range(points.iter().map(|point| point.up.spread));
     let x = Axis::logarithmic(across_range.0, across_range.1);
     let y = Axis::around(up_range.0, up_range.1);
-    let front: Vec<&Pair<'_>> = points.iter().filter(|point| point.is_on_front).collect();
+    let best: Vec<&Pair<'_>> = points.iter().filter(|point| point.is_on_front).collect();
     let place = |point: &Pair<'_>| {
         (
             x.percent(point.across.spread.median),
@@ -115,7 +115,7 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
     };
     let body = html! {
         (frame(&y, &x.ticks().collect::<Vec<_>>(), html! {
-            @for pair in front.windows(2) {
+            @for pair in best.windows(2) {
                 @let ((x1, y1), (x2, y2)) = (place(pair[0]), place(pair[1]));
                 line class="front" x1={ (x1) "%" } x2={ (x2) "%" } y1={ (y1) "%" } y2={ (y1) "%" } {}
                 line class="front" x1={ (x2) "%" } x2={ (x2) "%" } y1={ (y1) "%" } y2={ (y2) "%" } {}
@@ -126,7 +126,7 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
                     title { (point.says()) }
                 }
             }
-            @for (n, point) in front.iter().enumerate() {
+            @for (n, point) in best.iter().enumerate() {
                 @let (cx, cy) = place(point);
                 @let is_chosen = wanted.chosen.as_ref() == Some(&point.across.variant);
                 g class=(if is_chosen { "on chosen" } else { "on" }) {
@@ -140,7 +140,7 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
         }))
         div class="across" { (words(across.metric)) ", " (across.unit) ", logarithmic" }
         ol class="front-list" {
-            @for point in front.iter().take(NUMBERS_MAX) {
+            @for point in best.iter().take(NUMBERS_MAX) {
                 @let is_chosen = wanted.chosen.as_ref() == Some(&point.across.variant);
                 li class=[is_chosen.then_some("chosen")] {
                     span class="name" { (point.across.variant) }
@@ -193,7 +193,6 @@ fn points_of<'a>(block: &'a Block, wanted: &Tradeoff) -> Vec<Pair<'a>> {
     pairs.collect()
 }
 
-/// A point is on the front if no other is at least as good in both and better in one.
 fn mark_front(points: &mut [Pair<'_>], goals: (Option<Better>, Option<Better>)) {
     let cost = |value: f64, goal| match goal {
         Some(Better::More) => -value,
@@ -206,9 +205,8 @@ fn mark_front(points: &mut [Pair<'_>], goals: (Option<Better>, Option<Better>)) 
         )
     });
     let costs: Vec<(f64, f64)> = costs.collect();
-    for (point, own) in points.iter_mut().zip(&costs) {
-        let beats = |other: &(f64, f64)| other.0 <= own.0 && other.1 <= own.1 && other != own;
-        point.is_on_front = !costs.iter().any(beats);
+    for (point, is_on_front) in points.iter_mut().zip(front(&costs)) {
+        point.is_on_front = is_on_front;
     }
 }
 
@@ -281,54 +279,4 @@ fn outline(n: usize) -> &'static str {
         "M0,-5l5,5l-5,5l-5,-5z",
     ];
     OUTLINES[n % OUTLINES.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sample::Series as Runs;
-
-    fn block(points: &[(&str, f64, f64)]) -> Block {
-        let figure = |variant: &str, metric, unit, value| Measured {
-            case: "c/x".to_owned(),
-            variant: variant.to_owned(),
-            metric,
-            unit,
-            spread: Runs::from(vec![value]).spread().unwrap(),
-            working_set_bytes: 0,
-            pinned: None,
-        };
-        let mut block = Block::default();
-        for (variant, cost, gain) in points {
-            block.results.push(figure(variant, "cost", "ns", *cost));
-            block.results.push(figure(variant, "saved", "%", *gain));
-        }
-        block
-    }
-
-    fn front(points: &[(&str, f64, f64)]) -> Vec<String> {
-        let block = block(points);
-        let wanted = Tradeoff {
-            title: String::new(),
-            across: "cost",
-            up: "saved",
-            chosen: None,
-        };
-        let mut pairs = points_of(&block, &wanted);
-        mark_front(&mut pairs, (Some(Better::Less), Some(Better::More)));
-        let on = pairs.iter().filter(|pair| pair.is_on_front);
-        on.map(|pair| pair.across.variant.clone()).collect()
-    }
-
-    #[test]
-    fn the_front_is_what_nobody_beats_in_both() {
-        let points = [
-            ("fast", 1.0, 50.0),
-            ("beaten", 2.0, 45.0),
-            ("dense", 9.0, 80.0),
-            ("slow", 10.0, 80.0),
-            ("twin", 9.0, 80.0),
-        ];
-        assert_eq!(front(&points), ["fast", "dense", "twin"]);
-    }
 }
