@@ -16,7 +16,9 @@
 //! # Modules that may use unsafe
 //!
 //! - `codec/lz4.rs`: calls into liblz4
+//! - `codec/lz4_dictionary.rs`: calls into liblz4
 //! - `codec/lz4hc.rs`: calls into liblz4
+//! - `codec/zstd.rs`: contexts that refer to the dictionary kept beside them
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
 //! - `pool/buddies.rs`: makes the handle of a new object
@@ -48,6 +50,12 @@ pub use config::StoreBuilder;
 pub use device::{Bio, BlockDevice, Geometry, Zram};
 pub use error::{Error, ErrorKind, Result};
 pub use page::{PageIndex, Unit, Zeroing};
+// For our benchmarks and fuzz targets alone: pools without a store around them.
 pub use pool::pools;
+#[doc(hidden)]
+pub use pool::{
+    PoolStats,
+    bare::{BarePool, Objects},
+};
 pub use stats::Stats;
 pub use store::Store;

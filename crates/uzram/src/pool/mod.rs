@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod arena;
+pub(crate) mod bare;
 mod bits;
 mod buddies;
 mod table;
@@ -89,7 +90,7 @@ pub(crate) enum Full {
 
 /// What a pool holds, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PoolStats {
+pub struct PoolStats {
     /// Memory of blocks that hold objects: what the limit counts.
     pub used_bytes: u64,
     /// The highest `used_bytes` so far.

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use uzram::{PageIndex, Store, StoreBuilder, Unit, Zeroing};
+use uzram::{BarePool, Objects, PageIndex, Store, StoreBuilder, Unit, Zeroing};
 
 use crate::pages::{compressible, noise};
 
@@ -32,6 +32,11 @@ fn small_spans_come_and_go_with_their_pages() {
 #[test]
 fn every_pool_gives_its_memory_back() {
     measure("pools");
+}
+
+#[test]
+fn churn_does_not_grow_a_pool() {
+    measure("churn");
 }
 
 #[test]
@@ -67,6 +72,7 @@ fn child() {
         "huge" => comes_and_goes(|| Store::builder().size(256 << 20)),
         "small" => comes_and_goes(|| Store::builder().size(256 << 20).mem_limit(60 << 20)),
         "pools" => every_pool(),
+        "churn" => churn(),
         "scattered" => scattered(),
         "spare" => spare(),
         "holes" => holes(),
@@ -215,6 +221,82 @@ fn every_pool() {
         check("reset", base, Some(&store));
         assert_eq!(store.stats().mem_resident_bytes, 0);
     }
+}
+
+/// Overwrites at random, with sizes that drift from small to large and back: what one tide leaves
+/// behind, the next must use or give back.
+fn churn() {
+    const OBJECTS: usize = 4_000;
+    const TIDES: u64 = 6;
+    /// Memory comes and goes in spans, and where a tide's peak lies among them is chance.
+    const SPAN_BYTES: u64 = 2 << 20;
+    let sizes: [fn(u64) -> u64; 4] = [
+        |draw| 1 + draw % 300,
+        |draw| 600 + draw % 1500,
+        |draw| 2500 + draw % 1597,
+        |draw| 1 + draw % 4096,
+    ];
+    for name in uzram::pools() {
+        let pool = BarePool::new(name, Unit::DEFAULT, 256 << 20, 0).unwrap();
+        let mut objects = pool.objects(OBJECTS);
+        let base = usage();
+        let mut draws = (1u64..).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20);
+        let mut draw = || draws.next().unwrap();
+        let (mut high_bytes, mut high_side_bytes) = (0, 0);
+        for tide in 0..TIDES {
+            for size in sizes {
+                for _ in 0..2 * OBJECTS {
+                    overwrite(&mut objects, draw() as usize % OBJECTS, size(draw()));
+                }
+            }
+            let stats = pool.stats();
+            let over = usage().saturating_sub(base);
+            println!("{name}, tide {tide}: {} KiB by the system", over >> 10);
+            assert!(
+                stats.used_bytes <= (OBJECTS * 4096) as u64,
+                "{name}: {stats:?}"
+            );
+            let said = stats.resident_bytes + stats.side_bytes;
+            let slack = slack_bytes() + over / 512;
+            assert!(
+                over <= said + slack,
+                "{name}: {over} is more than {stats:?}"
+            );
+            match tide {
+                // The first fills it, the second meets what the first left.
+                0 | 1 => {
+                    high_bytes = high_bytes.max(over);
+                    high_side_bytes = high_side_bytes.max(stats.side_bytes);
+                }
+                _ => {
+                    let grown = over > high_bytes + slack_bytes() + SPAN_BYTES;
+                    let side_grown = stats.side_bytes > high_side_bytes * 5 / 4;
+                    assert!(!grown, "{name}: {over} after {high_bytes}, {stats:?}");
+                    assert!(!side_grown, "{name}: {stats:?} after {high_side_bytes}");
+                }
+            }
+        }
+        drop(objects);
+        pool.trim();
+        let stats = pool.stats();
+        assert_eq!((stats.used_bytes, stats.resident_bytes), (0, 0), "{name}");
+        let over = usage().saturating_sub(base);
+        let slack = slack_bytes() + stats.side_bytes;
+        assert!(over <= slack, "{name}: {over} bytes stay of nothing");
+    }
+}
+
+/// Replaces an object, which must still begin with its place, by one that does.
+fn overwrite(objects: &mut Objects, place: usize, size: u64) {
+    let name = (place as u64).to_le_bytes();
+    if let Some(old) = objects.bytes(place) {
+        let known = old.len().min(name.len());
+        assert_eq!(old[..known], name[..known], "an object is not as it was");
+    }
+    objects.remove(place);
+    let mut bytes = [0; 4096];
+    bytes[..8].copy_from_slice(&name);
+    objects.insert(place, &bytes[..size as usize]).unwrap();
 }
 
 /// Every second raw page goes; what comes instead needs longer runs than are left, so the free
