@@ -22,13 +22,15 @@ use super::choice::Choice;
 use super::split::{Split, is_same_filled};
 use crate::corpus::PAGE_BYTES;
 use crate::error::Result;
-use crate::machine::Stopwatch;
 use crate::rng::Rng;
 use crate::sample::{Series, Spread};
 use crate::stop::Stop;
 
-/// Operations between two looks at the clock.
-const OPERATIONS_A_LOOK: usize = 8;
+/// Operations that are timed together, unless they take longer than the limit.
+const BATCH: u32 = 16;
+const BATCH_LIMIT: Duration = Duration::from_micros(500);
+/// A batch that takes so many times as long as the middle one was interrupted.
+const INTERRUPTED_FROM: f64 = 4.0;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
@@ -154,17 +156,25 @@ impl<'a> Measuring<'a> {
 }
 
 /// Nanoseconds that an operation takes, from as many as fit into `at_least`.
+///
+/// Batches in which another process had the CPU stand out by milliseconds and are left out.
 fn timed(at_least: Duration, mut operation: impl FnMut() -> Result<()>) -> Result<f64> {
-    let stopwatch = Stopwatch::start();
     let started = Instant::now();
-    let mut operations = 0;
-    while started.elapsed() < at_least {
-        for _ in 0..OPERATIONS_A_LOOK {
+    let mut batches = Vec::new();
+    while started.elapsed() < at_least || batches.is_empty() {
+        let batch = Instant::now();
+        let mut operations = 0;
+        while operations < BATCH && batch.elapsed() < BATCH_LIMIT {
             operation()?;
+            operations += 1;
         }
-        operations += OPERATIONS_A_LOOK;
+        batches.push(batch.elapsed().as_nanos() as f64 / f64::from(operations));
     }
-    Ok(stopwatch.stop().own().as_nanos() as f64 / operations as f64)
+    batches.sort_by(f64::total_cmp);
+    let most = batches[batches.len() / 2] * INTERRUPTED_FROM;
+    let kept = batches.iter().copied().take_while(|&time| time <= most);
+    let (count, sum) = kept.fold((0.0, 0.0), |(count, sum), time| (count + 1.0, sum + time));
+    Ok(sum / count)
 }
 
 /// Writes the 4 KiB page `place`, whatever the store's unit.

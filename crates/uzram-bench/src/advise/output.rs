@@ -163,7 +163,8 @@ fn shown<'a>(advice: &'a Advice<'_>) -> Vec<&'a Trial> {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+    // Not "-0.0".
+    format!("{:.1} %", (share * 1000.0).round() / 10.0 + 0.0)
 }
 
 fn time(nanoseconds: f64) -> String {
