@@ -62,7 +62,7 @@ fn sample(source: &Source, pages_max: u64) -> Result<Sample> {
     let pages_total = source.pages();
     if pages_total < PAGES_MIN as u64 {
         return Err(Failure::Failed(format!(
-            "{}: {pages_total} pages of 4 KiB say too little; at least {PAGES_MIN} are needed",
+            "{}: too little to advise on: {pages_total} of at least {PAGES_MIN} pages of 4 KiB",
             source.name
         )));
     }

@@ -414,14 +414,14 @@ Examples:
   uzram advise --corpus heap.pages --html advice.html
 
 It puts a sample of the pages (16 MiB; of a process, memory of its own that it has touched, while it
-goes on running) through stores made in some 50 ways, and takes about 20 seconds. Half of the pages
+goes on running; the end of a file is padded with zeroes to a page) through stores made in some 50 ways, and takes about 20 seconds. Half of the pages
 is for choosing, the other half is held back; what is shown was measured on pages held back.
 
   saved   memory saved, pool and tables counted, same-filled pages included
   ratio   the same without same-filled pages, which any choice keeps for nothing
   in      time to write a 4 KiB page at a random place; with larger units that takes reading and
           compressing the whole unit
-  out     time to read one
+  out     time to read one; both are the least of five runs, as other processes only add to them
 
 Recommended is the densest choice that brings a page in and out again within the budget, or one within
 1 % of memory of that and at least 10 % cheaper; never one that loses on the pages held back to
@@ -437,7 +437,7 @@ pub struct AdviseArgs {
     /// Sample this file of whole pages, as `uzram capture` makes them
     #[arg(long, value_name = "F")]
     pub corpus: Option<PathBuf>,
-    /// What a page may cost, in and out together [default: 25us, a quarter of an SSD's read]
+    /// What a page may cost, in and out together [default: 30us, a third of an SSD's read]
     #[arg(long, value_name = "TIME", value_parser = uzram_bench::advise::parse_budget)]
     pub budget: Option<Duration>,
     /// Fewer choices on fewer pages: a first look in a few seconds

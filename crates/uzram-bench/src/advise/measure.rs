@@ -14,39 +14,41 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uzram::{
-    Codec, Compression, Compressor, DecompressShared, Decompressor, Malformed, PageIndex, Store,
-    Unit,
+    Codec, Compression, Compressor, DecompressShared, Decompressor, Malformed, PageIndex,
+    PageState, Store, Unit,
 };
 
 use super::choice::Choice;
 use super::split::{Split, is_same_filled};
 use crate::corpus::PAGE_BYTES;
 use crate::error::Result;
-use crate::machine::Stopwatch;
 use crate::rng::Rng;
 use crate::sample::{Series, Spread};
 use crate::stop::Stop;
 
-/// Operations between two looks at the clock.
-const OPERATIONS_A_LOOK: usize = 8;
+/// Operations that are timed together, unless they take longer than the limit.
+const BATCH: u32 = 16;
+const BATCH_LIMIT: Duration = Duration::from_micros(500);
+/// A batch that takes so many times as long as the middle one was interrupted.
+const INTERRUPTED_FROM: f64 = 4.0;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    runs: usize,
+    pub(super) runs: usize,
     /// Time of a run of writes, and of one of reads.
-    run: Duration,
+    pub(super) run: Duration,
     /// Units that a store is filled with to weigh a choice, in bytes before compression.
-    population_bytes: usize,
+    pub(super) population_bytes: usize,
 }
 
 impl Effort {
     pub(super) fn new(quick: bool) -> Effort {
-        let milliseconds = if quick { 4 } else { 10 };
+        let milliseconds = if quick { 3 } else { 8 };
         Effort {
-            runs: if quick { 3 } else { 5 },
+            runs: 5,
             run: Duration::from_millis(milliseconds),
-            population_bytes: if quick { 16 << 20 } else { 64 << 20 },
+            population_bytes: 64 << 20,
         }
     }
 }
@@ -60,7 +62,8 @@ pub(super) struct Figures {
     pub(super) saved_held_back: f64,
     /// Bytes of the pages held back over the pool's memory, same-filled ones left out of both.
     pub(super) ratio: f64,
-    /// Nanoseconds to put a 4 KiB page in, and to get one out.
+    /// Nanoseconds to put a 4 KiB page in, and to get one out. The least of the runs is taken for the
+    /// cost: other processes only ever add to it.
     pub(super) write_ns: Spread,
     pub(super) read_ns: Spread,
 }
@@ -68,7 +71,7 @@ pub(super) struct Figures {
 impl Figures {
     /// Nanoseconds of a page in and out.
     pub(super) fn cost_ns(&self) -> f64 {
-        self.write_ns.median + self.read_ns.median
+        self.write_ns.min + self.read_ns.min
     }
 }
 
@@ -105,7 +108,7 @@ impl<'a> Measuring<'a> {
     }
 
     fn weigh(&self, pages: &[u8], effort: Effort) -> Result<Weight> {
-        let sizes = sizes(&self.compression, pages)?;
+        let sizes = states(&self.compression, pages)?;
         let (unit, pool) = (self.choice.unit, self.choice.pool);
         weigh(&sizes, unit, pool, effort.population_bytes)
     }
@@ -153,17 +156,25 @@ impl<'a> Measuring<'a> {
 }
 
 /// Nanoseconds that an operation takes, from as many as fit into `at_least`.
+///
+/// Batches in which another process had the CPU stand out by milliseconds and are left out.
 fn timed(at_least: Duration, mut operation: impl FnMut() -> Result<()>) -> Result<f64> {
-    let stopwatch = Stopwatch::start();
     let started = Instant::now();
-    let mut operations = 0;
-    while started.elapsed() < at_least {
-        for _ in 0..OPERATIONS_A_LOOK {
+    let mut batches = Vec::new();
+    while started.elapsed() < at_least || batches.is_empty() {
+        let batch = Instant::now();
+        let mut operations = 0;
+        while operations < BATCH && batch.elapsed() < BATCH_LIMIT {
             operation()?;
+            operations += 1;
         }
-        operations += OPERATIONS_A_LOOK;
+        batches.push(batch.elapsed().as_nanos() as f64 / f64::from(operations));
     }
-    Ok(stopwatch.stop().own().as_nanos() as f64 / operations as f64)
+    batches.sort_by(f64::total_cmp);
+    let most = batches[batches.len() / 2] * INTERRUPTED_FROM;
+    let kept = batches.iter().copied().take_while(|&time| time <= most);
+    let (count, sum) = kept.fold((0.0, 0.0), |(count, sum), time| (count + 1.0, sum + time));
+    Ok(sum / count)
 }
 
 /// Writes the 4 KiB page `place`, whatever the store's unit.
@@ -191,32 +202,18 @@ fn within(store: &Store, place: usize) -> (PageIndex, usize) {
     (PageIndex((bytes / unit) as u64), bytes % unit)
 }
 
-/// What a store makes of one unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Object {
-    /// Same-filled: no object.
-    None,
-    /// Compressed to so many bytes.
-    Bytes(u32),
-    /// The codec gave up.
-    Raw,
-}
-
-/// What the codec makes of each unit of `pages`.
-fn sizes(compression: &Compression, pages: &[u8]) -> Result<Vec<Object>> {
+/// What a store makes of each unit of `pages`.
+fn states(compression: &Arc<Compression>, pages: &[u8]) -> Result<Vec<PageState>> {
     let unit = compression.unit();
-    let mut compressor = compression.codec().compressor(unit)?;
-    let mut packed = vec![0; 2 * unit.bytes()];
-    let objects = pages.chunks_exact(unit.bytes()).map(|content| {
-        if is_same_filled(content) {
-            return Object::None;
-        }
-        match compressor.compress(content, &mut packed) {
-            Some(bytes) => Object::Bytes(bytes as u32),
-            None => Object::Raw,
-        }
+    let store = Store::builder()
+        .size(unit.bytes() as u64)
+        .compression(Arc::clone(compression))
+        .build()?;
+    let states = pages.chunks_exact(unit.bytes()).map(|content| {
+        store.write(PageIndex(0), content)?;
+        Ok(store.state(PageIndex(0))?)
     });
-    Ok(objects.collect())
+    states.collect()
 }
 
 /// What a population weighs.
@@ -229,7 +226,7 @@ struct Weight {
 /// Fills a store with objects of these sizes and asks what memory it takes: the blocks that hold
 /// them, the pool's bookkeeping and the table. It is filled with all of them over and over, up to
 /// `population_bytes` before compression.
-fn weigh(objects: &[Object], unit: Unit, pool: &str, population_bytes: usize) -> Result<Weight> {
+fn weigh(objects: &[PageState], unit: Unit, pool: &str, population_bytes: usize) -> Result<Weight> {
     let whole = population_bytes
         .div_ceil(objects.len() * unit.bytes())
         .max(1);
@@ -267,11 +264,11 @@ const GIVE_UP: u32 = u32::MAX;
 
 impl SizesOnly {
     /// Makes `content` ask for `object`; false if there is none.
-    fn ask(object: Object, content: &mut [u8]) -> bool {
+    fn ask(object: PageState, content: &mut [u8]) -> bool {
         let size = match object {
-            Object::None => return false,
-            Object::Raw => GIVE_UP,
-            Object::Bytes(bytes) => bytes,
+            PageState::Hole | PageState::Same(_) => return false,
+            PageState::Raw => GIVE_UP,
+            PageState::Compressed { size_bytes } => size_bytes,
         };
         content[..4].copy_from_slice(&size.to_le_bytes());
         // Unlike the first word, so that the unit is never same-filled.
@@ -324,7 +321,7 @@ mod tests {
                 let unit = Unit::new(unit).unwrap();
                 let pages = &pages[..pages.len() / unit.bytes() * unit.bytes()];
                 let compression = Compression::new("lz4", unit).unwrap();
-                let objects = sizes(&compression, pages).unwrap();
+                let objects = states(&compression, pages).unwrap();
                 let repeats = POPULATION.div_ceil(pages.len());
                 let size = (pages.len() * repeats) as u64;
                 let store = Store::builder()

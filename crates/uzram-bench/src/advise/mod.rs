@@ -31,8 +31,8 @@ use split::Split;
 pub use choice::parse_budget;
 pub use split::{PAGES_MIN, RUN_PAGES};
 
-/// What a page may cost by default, in and out together: a quarter of what a fast SSD takes to read one.
-pub const BUDGET: Duration = Duration::from_micros(25);
+/// What a page may cost by default, in and out together: a third of what a fast SSD takes to read one.
+pub const BUDGET: Duration = Duration::from_micros(30);
 
 /// Pages to advise on.
 #[derive(Clone, Debug)]
@@ -88,14 +88,20 @@ pub fn run(sample: &Sample, options: &Options) -> Result<()> {
     if let Some(path) = &options.html {
         crate::cli::check_writable("html", Some(path))?;
     }
+    let split = Split::of(sample)?;
     if !report::is_optimised() {
         eprintln!("uzram: WARNING: a build without optimisation; its times mean NOTHING");
     }
-    let split = Split::of(sample)?;
     let settings = choice::settings(options.quick);
     let mut trials = Vec::new();
     let cpus = machine::allowed_cpus();
-    let measured = try_all(&split, &settings, options.quick, &stop, &mut trials);
+    let measured = try_all(
+        &split,
+        &settings,
+        Effort::new(options.quick),
+        &stop,
+        &mut trials,
+    );
     machine::restrict_to(&cpus)?;
     let stopped = measured.as_ref().err().map(ToString::to_string);
     let advice = Advice::new(sample, &split, trials, options.budget, stopped);
@@ -112,7 +118,7 @@ pub fn run(sample: &Sample, options: &Options) -> Result<()> {
 fn try_all(
     split: &Split,
     settings: &[Setting],
-    quick: bool,
+    effort: Effort,
     stop: &Stop,
     trials: &mut Vec<Trial>,
 ) -> Result<()> {
@@ -124,7 +130,6 @@ fn try_all(
     let units = choice::units();
     let first = settings.len() * units.len();
     let mut progress = Progress::new(first + rule::FRONT_MAX * (pools.len() - 1));
-    let effort = Effort::new(quick);
     let try_one = |choice: Choice, progress: &mut Progress| -> Result<Trial> {
         stop.check()?;
         progress.at(&choice.to_string(), 0.0);

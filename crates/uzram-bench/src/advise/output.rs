@@ -48,8 +48,8 @@ fn table(advice: &Advice<'_>) -> String {
             mark.to_owned(),
             percent(figures.saved_held_back),
             format!("{:.2}", figures.ratio),
-            time(figures.write_ns.median),
-            time(figures.read_ns.median),
+            time(figures.write_ns.min),
+            time(figures.read_ns.min),
             name,
         ]);
     }
@@ -57,7 +57,7 @@ fn table(advice: &Advice<'_>) -> String {
     report::align(&rows, &[false, true, true, true, true, false], &mut text);
     text.push_str(&format!(
         "\n  * nothing saves more and costs less, of {} choices tried. saved: memory, on pages held back;\n  \
-         ratio: the same without same-filled pages; in, out: a 4 KiB page at a random place\n\n{}\n",
+         ratio: the same without same-filled pages; in, out: a 4 KiB page at a random place, the least of 5 runs\n\n{}\n",
         advice.trials.len(),
         sentences(advice).join("\n"),
     ));
@@ -163,7 +163,8 @@ fn shown<'a>(advice: &'a Advice<'_>) -> Vec<&'a Trial> {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+    // Not "-0.0".
+    format!("{:.1} %", (share * 1000.0).round() / 10.0 + 0.0)
 }
 
 fn time(nanoseconds: f64) -> String {
@@ -316,18 +317,11 @@ pub(super) fn report(advice: &Advice<'_>) -> Report {
 fn figures(advice: &Advice<'_>, trial: &Trial) -> Vec<Measured> {
     let figures = &trial.figures;
     let one = |value: f64| Series::from(vec![value]).spread();
-    let (write, read) = (figures.write_ns, figures.read_ns);
-    let both = Spread {
-        min: write.min + read.min,
-        median: write.median + read.median,
-        max: write.max + read.max,
-        runs: write.runs,
-    };
     let rows = [
         ("memory_saved", "%", one(figures.saved_held_back * 100.0)),
-        ("page_in_and_out", "ns", Some(both)),
-        ("page_in", "ns", Some(write)),
-        ("page_out", "ns", Some(read)),
+        ("page_in_and_out", "ns", one(figures.cost_ns())),
+        ("page_in", "ns", one(figures.write_ns.min)),
+        ("page_out", "ns", one(figures.read_ns.min)),
     ];
     let measured = rows.into_iter().filter_map(|(metric, unit, spread)| {
         Some(Measured {

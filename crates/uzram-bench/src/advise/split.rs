@@ -26,7 +26,7 @@ impl Split {
         let pages = sample.pages.len() / PAGE_BYTES;
         if pages < PAGES_MIN {
             return Err(Error::Failed(format!(
-                "{}: {pages} pages of 4 KiB say too little; at least {PAGES_MIN} are needed",
+                "{}: too little to advise on: {pages} of at least {PAGES_MIN} pages of 4 KiB",
                 sample.name
             )));
         }

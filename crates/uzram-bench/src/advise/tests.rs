@@ -42,6 +42,12 @@ fn recommended(figures: &[(f64, f64, f64)], budget_us: f64) -> (usize, Vec<usize
     }
 }
 
+/// As little as gives figures.
+const EFFORT: Effort = Effort {
+    runs: 1,
+    run: Duration::from_millis(1),
+    population_bytes: 4 << 20,
+};
 const FAST: (f64, f64, f64) = (62.0, 62.0, 5.0);
 const DENSE: (f64, f64, f64) = (76.0, 76.0, 15.0);
 const DENSEST: (f64, f64, f64) = (80.0, 80.0, 60.0);
@@ -164,7 +170,7 @@ fn a_codec_that_has_learnt_the_pages_by_heart_is_found_out() {
             .filter(|it| it.algorithm == "lz4"),
     );
     let mut trials = Vec::new();
-    try_all(&split, &settings, true, &Stop::default(), &mut trials).unwrap();
+    try_all(&split, &settings, EFFORT, &Stop::default(), &mut trials).unwrap();
     let planted = &trials[0].figures;
     assert!(planted.saved_choosing > 0.9, "{planted:?}");
     assert!(planted.saved_held_back < 0.01, "{planted:?}");
@@ -189,7 +195,7 @@ fn what_cannot_be_advised_on_is_said() {
     let few = of(vec![1; (PAGES_MIN - 1) * PAGE_BYTES]);
     assert_eq!(
         refused(&few),
-        "process 7: 63 pages of 4 KiB say too little; at least 64 are needed"
+        "process 7: too little to advise on: 63 of at least 64 pages of 4 KiB"
     );
     let same = of(vec![7; PAGES_MIN * PAGE_BYTES]);
     assert_eq!(
@@ -210,7 +216,7 @@ fn pages_that_are_random_get_no_recommendation() {
     let split = Split::of(&sample).unwrap();
     let settings = vec![choice::settings(true).remove(0)];
     let mut trials = Vec::new();
-    try_all(&split, &settings, true, &Stop::default(), &mut trials).unwrap();
+    try_all(&split, &settings, EFFORT, &Stop::default(), &mut trials).unwrap();
     let advice = Advice::new(&sample, &split, trials, BUDGET, None);
     assert!(
         matches!(advice.outcome, Outcome::NotWorthIt { .. }),
@@ -239,7 +245,7 @@ fn an_interrupted_advice_recommends_nothing() {
         }
     });
     let settings = [choice::settings(true).remove(0), interrupting];
-    let error = try_all(&split, &settings, true, &stop, &mut trials).unwrap_err();
+    let error = try_all(&split, &settings, EFFORT, &stop, &mut trials).unwrap_err();
     assert!(matches!(error, crate::Error::Interrupted));
     assert_eq!(trials.len(), choice::units().len());
     let advice = Advice::new(&sample, &split, trials, BUDGET, Some(error.to_string()));

@@ -3,6 +3,7 @@
 // Clippy lets functions marked as tests unwrap, and not what they share.
 #![allow(clippy::unwrap_used)]
 
+mod advise;
 mod attach;
 mod bad_input;
 mod bench;

@@ -16,8 +16,10 @@ use crate::report::{Block, Measured, Tradeoff, front};
 const STYLES: usize = 8;
 /// Characters by which the labels of a vertical axis are wide, at most.
 const LABEL_WIDTH_MAX: usize = 8;
-/// Points of a front that get a number; more could not be told apart.
+/// Points of a front that are listed; more could not be told apart.
 const NUMBERS_MAX: usize = 24;
+/// Numbered points are at least so far apart, in percent of the chart's width or of its height.
+const APART: (f64, f64) = (4.0, 8.0);
 
 /// Lines with error bars, a variant each.
 pub(super) fn lines(series: &Series<'_>) -> Chart {
@@ -113,6 +115,11 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
             down(&y, point.up.spread.median),
         )
     };
+    let is_chosen = |point: &&Pair<'_>| wanted.chosen.as_ref() == Some(&point.across.variant);
+    let numbered = far_enough(
+        &best.iter().map(|point| place(point)).collect::<Vec<_>>(),
+        best.iter().position(&is_chosen),
+    );
     let body = html! {
         (frame(&y, &x.ticks().collect::<Vec<_>>(), html! {
             @for pair in best.windows(2) {
@@ -128,11 +135,12 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
             }
             @for (n, point) in best.iter().enumerate() {
                 @let (cx, cy) = place(point);
-                @let is_chosen = wanted.chosen.as_ref() == Some(&point.across.variant);
+                @let is_chosen = is_chosen(point);
+                @let has_number = numbered.contains(&n);
                 g class=(if is_chosen { "on chosen" } else { "on" }) {
                     title { (point.says()) }
-                    circle cx={ (cx) "%" } cy={ (cy) "%" } r="9" {}
-                    @if n < NUMBERS_MAX {
+                    circle cx={ (cx) "%" } cy={ (cy) "%" } r=(if has_number { "9" } else { "4" }) {}
+                    @if has_number {
                         text x={ (cx) "%" } y={ (cy) "%" } dy="3.5" text-anchor="middle" { (n + 1) }
                     }
                 }
@@ -141,7 +149,7 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
         div class="across" { (words(across.metric)) ", " (across.unit) ", logarithmic" }
         ol class="front-list" {
             @for point in best.iter().take(NUMBERS_MAX) {
-                @let is_chosen = wanted.chosen.as_ref() == Some(&point.across.variant);
+                @let is_chosen = is_chosen(point);
                 li class=[is_chosen.then_some("chosen")] {
                     span class="name" { (point.across.variant) }
                     span class="figures" {
@@ -157,6 +165,21 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
         subtitle: format!("{}, {}", words(up.metric), up.unit),
         body,
     })
+}
+
+/// Which of the places can have a number without covering another's, `first` among them.
+fn far_enough(places: &[(f64, f64)], first: Option<usize>) -> Vec<usize> {
+    let mut kept: Vec<usize> = Vec::new();
+    for n in first.into_iter().chain(0..places.len().min(NUMBERS_MAX)) {
+        let is_near = |other: &usize| {
+            let (one, two) = (places[n], places[*other]);
+            (one.0 - two.0).abs() < APART.0 && (one.1 - two.1).abs() < APART.1
+        };
+        if !kept.iter().any(is_near) {
+            kept.push(n);
+        }
+    }
+    kept
 }
 
 /// A variant with both its figures.
