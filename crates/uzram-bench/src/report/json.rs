@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{CorpusFacts, GIT, Measured, PROFILE, Ratio, Report};
+use super::{CorpusFacts, GIT, Measured, PROFILE, Ratio, Report, Verdict};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 
@@ -25,6 +25,7 @@ struct Document<'a> {
     corpora: &'a [CorpusFacts],
     results: Vec<Row<'a>>,
     ratios: Vec<RatioRow<'a>>,
+    verdicts: Vec<&'a Verdict>,
 }
 
 #[derive(Serialize)]
@@ -84,6 +85,7 @@ fn document(report: &Report) -> Document<'_> {
             .flat_map(|block| &block.ratios)
             .map(ratio_row)
             .collect(),
+        verdicts: blocks.iter().flat_map(|block| &block.verdicts).collect(),
     }
 }
 
@@ -141,7 +143,7 @@ mod tests {
             keys(&value),
             [
                 "schema", "suite", "command", "git", "profile", "machine", "corpora", "results",
-                "ratios"
+                "ratios", "verdicts"
             ]
         );
         assert_eq!(value["schema"], 1);

@@ -1,7 +1,9 @@
 //! What a suite found: figures, ratios, aims, and the peers that were missing.
 
 mod json;
+mod matrix;
 mod table;
+mod verdict;
 
 use serde::Serialize;
 
@@ -11,7 +13,9 @@ use crate::peers::Missing;
 use crate::sample::{Series, Spread};
 
 pub(crate) use json::write as write_json;
+pub(crate) use matrix::{Column, Matrix};
 pub(crate) use table::print as print_table;
+pub(crate) use verdict::{Standing, Verdict};
 
 /// Everything about one invocation.
 #[derive(Clone, Debug)]
@@ -51,6 +55,9 @@ pub(crate) struct Block {
     pub(crate) notes: Vec<String>,
     pub(crate) results: Vec<Measured>,
     pub(crate) ratios: Vec<Ratio>,
+    /// How people see the results; without any, one line a figure.
+    pub(crate) matrices: Vec<Matrix>,
+    pub(crate) verdicts: Vec<Verdict>,
 }
 
 /// One variant's figure in one case.
@@ -162,12 +169,13 @@ pub(crate) mod tests {
             suite: "store",
             command: "uzram bench store".to_owned(),
             machine,
-            corpora: vec![CorpusFacts::from(&Corpus::fio_half_compressible(2))],
+            corpora: vec![CorpusFacts::from(&Corpus::fio(50, 2))],
             blocks: vec![Block {
                 title: "text, lz4".to_owned(),
                 notes: vec!["a note".to_owned()],
                 results: vec![measured("uzram", &ours), measured("raw-codec", &theirs)],
                 ratios: vec![ratio],
+                ..Block::default()
             }],
             missing: vec![Missing {
                 peer: "kernel-zram".to_owned(),

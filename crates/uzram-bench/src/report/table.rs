@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::{Aim, Block, GIT, Measured, PROFILE, Ratio, Report};
+use super::{Aim, Block, GIT, Measured, PROFILE, Ratio, Report, Verdict};
 
 const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, false, true, false, false];
 const COLUMNS: usize = 7;
+/// Longest line of running text, in characters.
+const WIDTH: usize = 110;
 const HEAD: [&str; COLUMNS] = [
     "case",
     "variant",
@@ -54,7 +56,18 @@ fn render_block(block: &Block, out: &mut String) {
     for note in &block.notes {
         let _ = writeln!(out, "  {note}");
     }
-    let mut rows: Vec<Cells> = vec![HEAD.map(str::to_owned)];
+    for matrix in &block.matrices {
+        out.push('\n');
+        matrix.render(block, out);
+    }
+    if block.matrices.is_empty() {
+        render_list(block, out);
+    }
+    render_verdicts(block, out);
+}
+
+fn render_list(block: &Block, out: &mut String) {
+    let mut rows: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).to_vec()];
     let mut previous = "";
     for measured in &block.results {
         let mut case = measured
@@ -67,9 +80,48 @@ fn render_block(block: &Block, out: &mut String) {
             case.clear();
         }
         previous = &measured.case;
-        rows.extend(lines(block, measured, case));
+        let lines = lines(block, measured, case);
+        rows.extend(lines.into_iter().map(|line| line.to_vec()));
     }
-    align(&rows, out);
+    align(&rows, &RIGHT_ALIGNED, out);
+}
+
+/// Each claim with how it stands, what was measured, and why.
+fn render_verdicts(block: &Block, out: &mut String) {
+    if !block.verdicts.is_empty() {
+        out.push('\n');
+    }
+    for verdict in &block.verdicts {
+        let Verdict {
+            claim,
+            measured,
+            why,
+            ..
+        } = verdict;
+        let line = format!("{}: {claim}: {measured}", verdict.standing.name());
+        wrap(&line, 2, out);
+        wrap(why, 6, out);
+    }
+}
+
+/// Appends `text` in lines of at most [`WIDTH`] characters, the first one indented by `indent`.
+fn wrap(text: &str, indent: usize, out: &mut String) {
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column == 0 || column + 1 + length > WIDTH {
+            let indent = if column == 0 { indent } else { 6 };
+            let newline = if column == 0 { "" } else { "\n" };
+            let _ = write!(out, "{newline}{:indent$}{word}", "");
+            column = indent + length;
+        } else {
+            let _ = write!(out, " {word}");
+            column += 1 + length;
+        }
+    }
+    if column > 0 {
+        out.push('\n');
+    }
 }
 
 /// A figure's line, and one more for every further ratio of it.
@@ -141,7 +193,7 @@ fn ratio_cells(ratio: &Ratio) -> [String; 3] {
     ]
 }
 
-fn decimals(value: f64) -> usize {
+pub(super) fn decimals(value: f64) -> usize {
     match value.abs() {
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,
@@ -149,14 +201,15 @@ fn decimals(value: f64) -> usize {
     }
 }
 
-fn align(rows: &[Cells], out: &mut String) {
+/// Appends `rows` of equally many cells in aligned columns.
+pub(super) fn align(rows: &[Vec<String>], right_aligned: &[bool], out: &mut String) {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..COLUMNS)
+    let widths: Vec<usize> = (0..right_aligned.len())
         .map(|column| width(column).unwrap_or(0))
         .collect();
     for row in rows {
         let mut line = String::from(" ");
-        for ((cell, &width), right) in row.iter().zip(&widths).zip(RIGHT_ALIGNED) {
+        for ((cell, &width), &right) in row.iter().zip(&widths).zip(right_aligned) {
             let _ = if right {
                 write!(line, " {cell:>width$} ")
             } else {
@@ -194,6 +247,31 @@ mod tests {
         );
         assert_eq!(ours.find(" ns"), theirs.find(" ns"), "{text}");
         assert!(text.ends_with("missing peer kernel-zram: none\n"), "{text}");
+    }
+
+    #[test]
+    fn a_verdict_stands_below_the_figures_with_its_reason() {
+        let mut report = crate::report::tests::sample();
+        report.blocks[0].verdicts.push(crate::report::Verdict {
+            case: "c".to_owned(),
+            claim: "a < b".to_owned(),
+            measured: "1.2 (1.1 .. 1.3)".to_owned(),
+            standing: crate::report::Standing::NotHeld,
+            why: "a copies more".to_owned(),
+        });
+        let text = render(&report);
+        assert!(text.contains("\n  NOT HELD: a < b: 1.2 (1.1 .. 1.3)\n      a copies more\n"));
+    }
+
+    #[test]
+    fn running_text_is_wrapped_at_words() {
+        let mut out = String::new();
+        wrap(&"word ".repeat(60), 2, &mut out);
+        assert_eq!(out.split_whitespace().count(), 60);
+        assert!(out.lines().count() == 3 && out.lines().all(|line| line.len() <= WIDTH));
+        assert!(out.starts_with("  word word") && out.contains("\n      word"));
+        wrap("", 2, &mut out);
+        assert!(out.ends_with("word\n"));
     }
 
     #[test]
