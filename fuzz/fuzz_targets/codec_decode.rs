@@ -5,10 +5,9 @@
 #![no_main]
 
 use std::cell::RefCell;
-use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use uzram::{Compression, Compressor, Decompressor, Malformed, Unit};
+use uzram::{Compression, Compressor, Decompressor, Malformed, Parameters, Unit};
 
 const UNITS_BYTES: [u64; 3] = [4096, 16384, 65536];
 const CANARY_BYTES: usize = 64;
@@ -19,26 +18,30 @@ struct Subject {
     unit: Unit,
     compressor: Box<dyn Compressor>,
     decompressor: Decompressor,
-    _compression: Arc<Compression>,
 }
 
 impl Subject {
+    /// Every codec in every unit, and again with a dictionary where it takes one.
     fn all() -> Vec<Subject> {
-        let pairs = uzram::algorithms()
-            .into_iter()
-            .flat_map(|name| UNITS_BYTES.map(|unit| (name, unit)));
-        pairs
-            .map(|(name, unit)| {
-                let unit = Unit::new(unit).unwrap();
-                let compression = Compression::new(name, unit).unwrap();
-                Subject {
-                    unit,
-                    compressor: compression.codec().compressor(unit).unwrap(),
-                    decompressor: compression.codec().decompressor(unit).unwrap(),
-                    _compression: compression,
-                }
-            })
-            .collect()
+        let names = uzram::algorithms().into_iter();
+        let pairs = names.flat_map(|name| UNITS_BYTES.map(|unit| (name, Unit::new(unit).unwrap())));
+        let subjects = pairs.flat_map(|(name, unit)| {
+            let plain = Subject::new(&Compression::new(name, unit).unwrap());
+            let parameters = Parameters::default().dictionary(dictionary());
+            let with = Compression::with_parameters(name, &parameters, unit).ok();
+            [Some(plain), with.as_deref().map(Subject::new)]
+        });
+        subjects.flatten().collect()
+    }
+
+    /// The contexts outlive what made them.
+    fn new(compression: &Compression) -> Subject {
+        let (codec, unit) = (compression.codec(), compression.unit());
+        Subject {
+            unit,
+            compressor: codec.compressor(unit).unwrap(),
+            decompressor: codec.decompressor(unit).unwrap(),
+        }
     }
 
     /// Decodes twice, over different old bytes.
@@ -86,6 +89,12 @@ impl Subject {
         packed[at % length] ^= mask;
         assert!(self.decode(&packed).expect("no state is left behind") == page);
     }
+}
+
+/// Bytes that pages made of the fuzzer's input can match, shorter than what lz4 reaches.
+fn dictionary() -> Vec<u8> {
+    let word = |n: u32| (n * n / 7).to_le_bytes();
+    (0..3000).flat_map(word).collect()
 }
 
 thread_local! {

@@ -21,6 +21,7 @@ const fn tool(program: &'static str, package: &'static str) -> Tool {
 }
 
 pub const BUSYBOX: Tool = tool("busybox", "busybox-static");
+pub const CHROMIUM: Tool = tool("chromium", "chromium");
 pub const CMP: Tool = tool("cmp", "diffutils");
 pub const CPP: Tool = tool("g++", "g++");
 pub const E2FSCK: Tool = tool("e2fsck", "e2fsprogs");
@@ -37,6 +38,7 @@ pub const XZ: Tool = tool("xz", "xz-utils");
 /// Every program that some step can use.
 pub const ALL: &[Tool] = &[
     BUSYBOX,
+    CHROMIUM,
     CMP,
     CPP,
     E2FSCK,

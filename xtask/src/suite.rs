@@ -263,7 +263,12 @@ fn docs(_: &Options) -> Result<Report, String> {
 }
 
 fn tests(_: &Options) -> Result<Report, String> {
-    cargo_test(cargo("test --workspace --no-fail-fast"), 20 * MINUTE)
+    let mut report = cargo_test(cargo("test --workspace --no-fail-fast"), 20 * MINUTE)?;
+    if !install::missing(&[install::CHROMIUM]).is_empty() {
+        let what = "tests: reports in a browser (no chromium)";
+        report.leave_out(what.into(), &[install::CHROMIUM.package]);
+    }
+    Ok(report)
 }
 
 fn pure_rust(_: &Options) -> Result<Report, String> {

@@ -9,7 +9,7 @@ use crate::corpus::{self, Corpus};
 use crate::error::{Error, Result};
 use crate::machine::{self, Machine};
 use crate::peers::Peer;
-use crate::report::{self, Report};
+use crate::report::{self, Findings, Report};
 use crate::stop::Stop;
 use crate::suite::{self, Options, Schedule};
 
@@ -71,9 +71,12 @@ pub struct SuiteArgs {
     /// Also write the report to FILE as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Also write the report to FILE as one HTML page with charts, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
-/// Measures, and prints the report.
+/// Measures, and prints the report: after a failure or Ctrl-C, of what was measured until then.
 ///
 /// # Errors
 /// [`Error::Usage`] before anything is measured if the arguments cannot be, else what failed.
@@ -85,35 +88,46 @@ pub fn run(args: Args) -> Result<()> {
     };
     let options = options(suite, &args)?;
     // Found out now rather than after minutes of measuring.
-    check_writable(args.json.as_deref())?;
+    check_writable("json", args.json.as_deref())?;
+    check_writable("html", args.html.as_deref())?;
     if !report::is_optimised() {
         eprintln!("uzram: WARNING: a build without optimisation; its figures mean NOTHING");
     }
     let machine = Machine::survey();
+    let mut findings = Findings::default();
     let measured = match suite {
-        Suite::Store => suite::store::run(&options),
-        Suite::Nbd => suite::nbd::run(&options),
-        Suite::Pools => suite::pools::run(&options),
+        Suite::Store => suite::store::run(&options, &mut findings),
+        Suite::Nbd => suite::nbd::run(&options, &mut findings),
+        Suite::Pools => suite::pools::run(&options, &mut findings),
     };
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
-    options.stop.check()?;
-    let (blocks, missing) = measured?;
+    let measured = options.stop.check().and(measured);
     let report = Report {
         suite: suite.name(),
         command: command_line(),
         machine,
         corpora: options.corpora.iter().map(Into::into).collect(),
-        blocks,
-        missing,
+        blocks: findings.blocks,
+        missing: findings.missing,
+        stopped: measured.as_ref().err().map(ToString::to_string),
     };
-    let printed = report::print_table(&report);
-    printed
-        .or_else(ignore_closed_pipe)
-        .map_err(|error| Error::io("standard output", error))?;
-    match &args.json {
-        Some(path) => report::write_json(&report, path),
-        None => Ok(()),
+    deliver(&report, &args)?;
+    measured
+}
+
+/// Prints the report and writes the files asked for.
+fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
+    if let Some(path) = &args.json {
+        report::write_json(report, path)?;
     }
+    if let Some(path) = &args.html {
+        report::write_html(report, path)?;
+    }
+    if report.stopped.is_some() && report.blocks.is_empty() {
+        return Ok(());
+    }
+    let printed = report::print_table(report).or_else(ignore_closed_pipe);
+    printed.map_err(|error| Error::io("standard output", error))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,13 +252,13 @@ fn schedule(seconds: Option<u32>, quick: bool) -> Result<Schedule> {
 }
 
 /// Opens the report's file for writing, without changing what is there.
-fn check_writable(path: Option<&std::path::Path>) -> Result<()> {
+fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let opened = std::fs::OpenOptions::new()
         .append(true)
         .create(true)
         .open(path);
-    let refused = |error| Error::Usage(format!("json {}: {error}", path.display()));
+    let refused = |error| Error::Usage(format!("{option} {}: {error}", path.display()));
     opened.map(drop).map_err(refused)
 }
 
@@ -347,7 +361,8 @@ mod tests {
 
     #[test]
     fn a_report_that_could_not_be_written_is_refused_before_measuring() {
-        let error = check_writable(Some(std::path::Path::new("/none/report.json"))).unwrap_err();
+        let path = std::path::Path::new("/none/report.json");
+        let error = check_writable("json", Some(path)).unwrap_err();
         assert_eq!(error.exit_status(), 2);
         assert!(error.to_string().starts_with("json /none/report.json: "));
     }

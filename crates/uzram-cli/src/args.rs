@@ -16,10 +16,14 @@ Start here:
   uzram COMMAND --help          examples of every command
 
 Sizes are binary: 1G is 2^30 bytes, 1.5G and 50% (of the machine's RAM) are fine.
-State lives in $XDG_RUNTIME_DIR/uzram, else /run/uzram (root) or /tmp/uzram-UID.
+Servers are found in --control-dir, else $XDG_RUNTIME_DIR/uzram, /run/uzram (root) or
+/tmp/uzram-UID.
 Exit status: 0 done, 1 failed, 2 wrong usage."
 )]
 pub struct Cli {
+    /// Where running servers are found; a private directory [default: see below]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub control_dir: Option<PathBuf>,
     /// What to do
     #[command(subcommand)]
     pub command: Command,
@@ -29,8 +33,11 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Serve(ServeArgs),
+    Add(AddArgs),
+    Remove(RemoveArgs),
     List(ListArgs),
     Stat(StatArgs),
+    Set(SetArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
     Bench(BenchArgs),
@@ -49,6 +56,18 @@ It stays in the foreground, prints the lines to type next and says how to end it
 SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
 the disk held survives.")]
 pub struct ServeArgs {
+    /// The disk
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// How clients reach the disk
+    #[arg(long, value_enum, default_value_t = Attach::Nbd)]
+    pub attach: Attach,
+}
+
+/// What a disk is to be, for all commands that make one. Each field is an option of the same name in
+/// the server's table of options, which parses it.
+#[derive(Debug, Args)]
+pub struct DeviceArgs {
     /// Size of the disk; memory is taken only for what is written (64M, 1.5G, 50%)
     #[arg(long)]
     pub size: String,
@@ -58,21 +77,21 @@ pub struct ServeArgs {
     /// Codec; a wrong name shows the list [default: lz4]
     #[arg(long)]
     pub algorithm: Option<String>,
+    /// Parameters of the codec, as zram's algorithm_params: level=9
+    #[arg(long, value_name = "NAME=VALUE,…", allow_hyphen_values = true)]
+    pub algorithm_params: Option<String>,
     /// Allocator of compressed pages; a wrong name shows the list [default: zsmalloc]
     #[arg(long)]
     pub pool: Option<String>,
-    /// Most memory that compressed pages may take; writes past it fail with ENOSPC
-    #[arg(long, value_name = "SIZE", default_value = "none")]
-    pub mem_limit: String,
-    /// What is compressed at once: 4K, 8K, 16K, 32K or 64K
-    #[arg(long, value_name = "SIZE", default_value = "4K")]
-    pub unit: String,
+    /// Most memory that compressed pages may take; writes past it fail with ENOSPC [default: none]
+    #[arg(long, value_name = "SIZE")]
+    pub mem_limit: Option<String>,
+    /// What is compressed at once: 4K, 8K, 16K, 32K or 64K [default: 4K]
+    #[arg(long, value_name = "SIZE")]
+    pub unit: Option<String>,
     /// Check every page that is read back against a CRC-32
     #[arg(long)]
     pub checksum: bool,
-    /// How clients reach the disk
-    #[arg(long, value_enum, default_value_t = Attach::Nbd)]
-    pub attach: Attach,
     /// Listen on a Unix socket here, mode 0600 [default: NAME.nbd in the state directory]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     pub socket: Option<PathBuf>,
@@ -89,6 +108,58 @@ pub struct ServeArgs {
 pub enum Attach {
     /// A network block device server
     Nbd,
+}
+
+/// Make a further disk in a server that is running
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram add --size 1G
+  uzram add --size 2G --name scratch --algorithm zstd --mem-limit 512M
+  uzram add --size 1G --listen 127.0.0.1:10809      a further export there, if uzram0 has the address
+
+The disk has a table, a pool and a limit of its own, and lives as long as the server: uzram remove
+ends it sooner. Disks that are given the same --socket or --listen share it as exports by name.")]
+pub struct AddArgs {
+    /// The server to add to: the name of a disk of it, or its process id [default: the only one]
+    #[arg(long, value_name = "NAME|PID")]
+    pub server: Option<String>,
+    /// The disk
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// End a disk, while no client is connected; its server goes on
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram remove scratch
+
+What the disk held is lost, and its memory goes back to the system. A disk in use is refused (EBUSY),
+with what uses it.")]
+pub struct RemoveArgs {
+    /// The disk's name
+    pub name: String,
+}
+
+/// Change an attribute of a disk while it is served
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram set scratch mem_limit 512M
+  uzram set scratch mem_limit none
+  uzram set scratch mem_used_max 0      start the maximum afresh
+  uzram set scratch read_only yes       refuse writes from now on
+
+Attributes have zram's names; uzram stat shows all. What was fixed when the disk was made is refused,
+with the reason.")]
+pub struct SetArgs {
+    /// The disk's name
+    pub name: String,
+    /// The attribute
+    pub attribute: String,
+    /// Its new value
+    pub value: String,
 }
 
 /// List the disks being served

@@ -14,11 +14,12 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use args::{Cli, Command};
+use commands::StateAt;
 use failure::{Failure, Result};
 
 fn main() -> ExitCode {
     let outcome = match Cli::try_parse() {
-        Ok(cli) => run(cli.command),
+        Ok(cli) => run(cli),
         Err(error) => parse_error(&error),
     };
     match outcome {
@@ -30,12 +31,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result {
-    match command {
-        Command::Serve(args) => commands::serve::run(&args),
-        Command::List(args) => commands::list::run(&args),
-        Command::Stat(args) => commands::stat::run(&args),
-        Command::Reset(args) => commands::reset::run(&args),
+fn run(cli: Cli) -> Result {
+    let state = StateAt(cli.control_dir.as_deref());
+    match cli.command {
+        Command::Serve(args) => commands::serve::run(state, &args),
+        Command::Add(args) => commands::add::run(state, &args),
+        Command::Remove(args) => commands::remove::run(state, &args),
+        Command::List(args) => commands::list::run(state, &args),
+        Command::Stat(args) => commands::stat::run(state, &args),
+        Command::Set(args) => commands::set::run(state, &args),
+        Command::Reset(args) => commands::reset::run(state, &args),
         Command::Capture(args) => capture::run(&args),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }

@@ -9,6 +9,7 @@ use uzram::{Error, ErrorKind, Result, Stats};
 
 use crate::control::Attributes;
 use crate::device::Device;
+use crate::options::boolean;
 use crate::size;
 
 /// Where zram shows the value.
@@ -139,6 +140,10 @@ pub static TABLE: &[Attribute] = {
             |s| s.device.store().pool().into()),
         shown(BYTES, "unit", "what is compressed at once",
             |s| s.device.store().unit().bytes().into()),
+        shown(COUNT, "checksum", "1: pages are checked when they are read back",
+            |s| u8::from(s.device.has_checksums()).into()),
+        shown(COUNT, "read_only", "1: writes are refused",
+            |s| u8::from(s.device.is_read_only()).into()).writable(set_read_only),
         shown(TEXT, "endpoint", "where clients connect",
             |s| s.device.uri().into()),
         shown(COUNT, "connections", "clients connected",
@@ -250,6 +255,10 @@ fn set_reset(device: &Device, value: &str) -> Result<()> {
         Ok(1..) => device.reset(),
         _ => Err(invalid("reset", value, "write 1")),
     }
+}
+
+fn set_read_only(device: &Device, value: &str) -> Result<()> {
+    device.set_read_only(boolean(value)?)
 }
 
 fn set_mem_limit(device: &Device, value: &str) -> Result<()> {

@@ -1,9 +1,12 @@
-//! One served device: a store under a name, its export and where clients find it.
+//! One served device: a store under a name, and the places where clients find it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use uzram::{Compression, Error, ErrorKind, Result, Store, Unit, Zram};
-use uzram_frontends::nbd::{Endpoint, Export, Exports};
+use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit, Zram};
+use uzram_frontends::nbd::{Endpoint, Export};
+
+use crate::place::Place;
 
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
@@ -17,6 +20,8 @@ pub struct DeviceConfig {
     pub size_bytes: u64,
     /// The codec; `None` takes the default.
     pub algorithm: Option<String>,
+    /// The codec's parameters.
+    pub parameters: Parameters,
     /// The pool; `None` takes the default.
     pub pool: Option<String>,
     /// What is compressed at once.
@@ -25,8 +30,29 @@ pub struct DeviceConfig {
     pub mem_limit_bytes: u64,
     /// Whether pages are checked when they are read back.
     pub checksum: bool,
-    /// Where it is served; `None` takes `NAME.nbd` in the state directory.
+    /// Where it is served; `None` takes the sockets that the server was started with, if there
+    /// are any, else `NAME.nbd` in the state directory.
     pub endpoint: Option<Endpoint>,
+    /// Whether an endpoint may be one that other machines reach.
+    pub insecure: bool,
+}
+
+impl Default for DeviceConfig {
+    /// A device of no size, which is refused, with the defaults of everything else.
+    fn default() -> DeviceConfig {
+        DeviceConfig {
+            name: None,
+            size_bytes: 0,
+            algorithm: None,
+            parameters: Parameters::default(),
+            pool: None,
+            unit: Unit::DEFAULT,
+            mem_limit_bytes: 0,
+            checksum: false,
+            endpoint: None,
+            insecure: false,
+        }
+    }
 }
 
 impl DeviceConfig {
@@ -70,32 +96,34 @@ fn check_size(size_bytes: u64) -> Result<()> {
 pub struct Device {
     name: String,
     zram: Arc<Zram>,
-    exports: Arc<Exports>,
-    endpoint: Endpoint,
-    /// Held while the export is away for a reset.
-    resetting: Mutex<()>,
+    has_checksums: bool,
+    is_read_only: AtomicBool,
+    places: Vec<Arc<Place>>,
+    /// Held while the exports are away.
+    changing: Mutex<()>,
 }
 
 impl Device {
+    /// Offers `store` at `places`, of which there is at least one.
     pub(crate) fn new(
         name: &str,
         store: Store,
-        exports: Arc<Exports>,
-        endpoint: Endpoint,
+        config: &DeviceConfig,
+        places: Vec<Arc<Place>>,
     ) -> Result<Device> {
-        let zram = Arc::new(Zram::new(store));
         let device = Device {
             name: name.to_owned(),
-            zram,
-            exports,
-            endpoint,
-            resetting: Mutex::new(()),
+            zram: Arc::new(Zram::new(store)),
+            has_checksums: config.checksum,
+            is_read_only: AtomicBool::new(false),
+            places,
+            changing: Mutex::new(()),
         };
-        device.exports.add(device.export())?;
+        device.publish()?;
         Ok(device)
     }
 
-    /// Its name, also that of its export.
+    /// Its name, also that of its exports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -107,22 +135,39 @@ impl Device {
         self.zram.store()
     }
 
-    /// Where it is served.
+    /// Whether pages are checked when they are read back.
     #[must_use]
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+    pub fn has_checksums(&self) -> bool {
+        self.has_checksums
     }
 
-    /// The address that clients take.
+    /// Whether writes are refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Relaxed)
+    }
+
+    /// Where it is served: one place, or several sockets that the server was started with.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.places.iter().map(|place| place.endpoint())
+    }
+
+    /// The address that clients take; the first one if there are several.
     #[must_use]
     pub fn uri(&self) -> String {
-        self.endpoint.uri(&self.name)
+        let mut endpoints = self.endpoints();
+        endpoints
+            .next()
+            .map_or_else(String::new, |endpoint| endpoint.uri(&self.name))
     }
 
     /// Clients that use it now.
     #[must_use]
     pub fn connections(&self) -> u64 {
-        self.exports.connections(&self.name) as u64
+        let counts = self.places.iter();
+        counts
+            .map(|place| place.exports().connections(&self.name) as u64)
+            .sum()
     }
 
     /// Empties it and zeroes its counters. A client that comes meanwhile finds no export, so none
@@ -131,19 +176,78 @@ impl Device {
     /// # Errors
     /// [`ErrorKind::Busy`] while clients are connected, as zram has it.
     pub fn reset(&self) -> Result<()> {
-        let _one_at_a_time = self
-            .resetting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let export = self
-            .exports
-            .remove(&self.name)
-            .map_err(|error| match error.kind() {
-                ErrorKind::Busy => self.busy(),
-                _ => error,
-            })?;
+        let _one_at_a_time = self.lock();
+        self.withdraw()?;
         self.store().reset();
-        self.exports.add(Export::clone(&export))
+        self.publish()
+    }
+
+    /// Makes it take writes or refuse them. Clients are told when they connect, so those that are
+    /// connected would be surprised.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while clients are connected.
+    pub fn set_read_only(&self, is_read_only: bool) -> Result<()> {
+        let _one_at_a_time = self.lock();
+        if self.is_read_only() == is_read_only {
+            return Ok(());
+        }
+        self.withdraw()?;
+        self.is_read_only.store(is_read_only, Ordering::Relaxed);
+        self.publish()
+    }
+
+    /// Stops offering it for good; its pages go with the last reference to it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while clients are connected.
+    pub(crate) fn retire(&self) -> Result<&[Arc<Place>]> {
+        let _one_at_a_time = self.lock();
+        self.withdraw()?;
+        Ok(&self.places)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Offers it everywhere, or nowhere.
+    fn publish(&self) -> Result<()> {
+        for (done, place) in self.places.iter().enumerate() {
+            if let Err(error) = place.exports().add(self.export()) {
+                self.remove_exports(done);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops offering it, unless clients are connected somewhere.
+    fn withdraw(&self) -> Result<()> {
+        for (done, place) in self.places.iter().enumerate() {
+            match place.exports().remove(&self.name) {
+                Ok(_) => {}
+                // An earlier change failed half-way: then it is not offered, which is the aim.
+                Err(error) if error.kind() == ErrorKind::UnknownName => {}
+                Err(error) => {
+                    for place in &self.places[..done] {
+                        place.exports().add(self.export())?;
+                    }
+                    return Err(match error.kind() {
+                        ErrorKind::Busy => self.busy(),
+                        _ => error,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_exports(&self, count: usize) {
+        for place in &self.places[..count] {
+            // A client that came at once keeps its lease on an export that nobody else finds.
+            let _ = place.exports().remove(&self.name);
+        }
     }
 
     fn busy(&self) -> Error {
@@ -160,7 +264,7 @@ impl Device {
             name: self.name.clone(),
             description: "uzram".into(),
             device: Arc::clone(&self.zram) as _,
-            read_only: false,
+            read_only: self.is_read_only(),
         }
     }
 }

@@ -6,11 +6,14 @@
 //! state        the state directory: who serves which name
 //! control      the protocol of the control socket, both ends
 //! attributes   the attribute table; the command line and JSON only render it
-//! device       a store under a name, and its export
+//! options      what a device can be told to be; flags, files and `add` are read there
+//! device       a store under a name
+//! place        a socket with the devices that it offers
+//! registry     the devices of a server, coming and going
 //! server       all of it together
 //! ```
 //!
-//! Lock order: a device's reset lock > the frontend's table of exports > the engine's.
+//! Lock order: the registry's > a device's own lock > the frontend's table of exports > the engine's.
 
 #![forbid(unsafe_code)]
 
@@ -18,9 +21,13 @@ pub mod attributes;
 pub mod control;
 mod device;
 mod maintenance;
+pub mod nearest;
+pub mod options;
+mod place;
+mod registry;
 mod server;
 pub mod size;
 pub mod state;
 
 pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig};
-pub use server::Server;
+pub use server::{Inherited, Prepared, Server};

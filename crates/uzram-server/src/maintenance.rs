@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uzram::{Error, ErrorKind, Result};
 
-use crate::device::Device;
+use crate::registry::Registry;
 
 /// Work on one device before the next one has its turn.
 const BUDGET: Duration = Duration::from_millis(10);
@@ -22,22 +22,20 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(crate) fn start(devices: Vec<Arc<Device>>) -> Result<Maintenance> {
+    pub(crate) fn start(registry: Arc<Registry>) -> Result<Maintenance> {
         let (stop, stopped) = channel();
         let maintain = move || {
             let mut pause = PAUSE_MIN;
             let mut used_bytes = 0;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let devices = registry.devices();
                 // Every device has its turn: not any(), which stops at the first with work left.
                 let unfinished = devices
                     .iter()
                     .filter(|d| d.store().maintain(BUDGET))
                     .count();
                 let used_before = used_bytes;
-                used_bytes = devices
-                    .iter()
-                    .map(|d| d.store().stats().mem_used_total_bytes)
-                    .sum();
+                used_bytes = devices.iter().map(|d| d.store().mem_used_bytes()).sum();
                 let is_idle = unfinished == 0 && used_bytes == used_before;
                 pause = if is_idle {
                     (pause * 2).min(PAUSE_MAX)

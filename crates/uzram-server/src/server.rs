@@ -1,21 +1,41 @@
 //! A server: devices, their sockets, the control socket, and the thread that maintains stores.
 
-use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uzram::{Compression, Error, ErrorKind, Result, Unit};
-use uzram_frontends::nbd::{Endpoint, Exports, Limits, Server as NbdServer, ServerHandle};
+use uzram::Result;
 
 use crate::attributes;
-use crate::control::{Attributes, Control, Reply, Request};
+use crate::control::{Attributes, BoundControl, Control, Reply, Request};
 use crate::device::{Device, DeviceConfig};
 use crate::maintenance::Maintenance;
+use crate::options::device_config;
+use crate::registry::Registry;
 use crate::state::{Claim, Owner, StateDir};
 
 /// Requests under way have this long to be answered when a server ends: a client may have stopped
 /// reading.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A socket that clients of NBD connect to and that another process listens with, as systemd hands
+/// over. One named like a device is for that device, others are for all.
+#[derive(Debug)]
+pub struct Inherited {
+    /// Its name.
+    pub name: String,
+    /// The socket.
+    pub socket: OwnedFd,
+}
+
+/// A server that holds all that it needs from the system, and has no threads yet: the moment to
+/// give up privileges, which belong to a thread.
+pub struct Prepared {
+    // In this order: nobody is told about a device that is gone.
+    control: BoundControl,
+    registry: Arc<Registry>,
+    claim: Claim,
+}
 
 /// A running server. Dropped, it drains: requests under way are answered, then sockets and state
 /// files are removed and the names are free again.
@@ -23,158 +43,136 @@ pub struct Server {
     // Clients are drained first, while the control socket still answers; then in this order, so
     // that nobody is told about a device that is going and names are given back last.
     _control: Control,
-    served: Vec<ServerHandle>,
     _maintenance: Maintenance,
-    devices: Vec<Arc<Device>>,
-    _claims: Vec<Claim>,
+    registry: Arc<Registry>,
+    _claim: Claim,
 }
 
 impl Server {
-    /// Claims the names, makes the devices and serves them. Either all of them or none.
+    /// Claims the names, makes the devices and listens for their clients: all of them or none.
+    /// Without devices the server waits for some to be added.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] and [`ErrorKind::UnknownName`] for a configuration that cannot
-    /// be, [`ErrorKind::Busy`] for a name or socket in use, [`ErrorKind::NoMemory`],
-    /// [`ErrorKind::Io`].
-    pub fn start(state: &StateDir, configs: &[DeviceConfig]) -> Result<Server> {
-        if configs.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidInput, "no device to serve"));
-        }
-        let mut compressions = Compressions::default();
-        let mut claims = Vec::new();
-        let mut devices = Vec::new();
-        let mut bound = Vec::new();
+    /// [`InvalidInput`](uzram::ErrorKind::InvalidInput) and
+    /// [`UnknownName`](uzram::ErrorKind::UnknownName) for a configuration that cannot be,
+    /// [`Busy`](uzram::ErrorKind::Busy) for a name or socket in use,
+    /// [`NoMemory`](uzram::ErrorKind::NoMemory), [`Io`](uzram::ErrorKind::Io).
+    pub fn prepare(
+        state: &StateDir,
+        configs: &[DeviceConfig],
+        inherited: Vec<Inherited>,
+    ) -> Result<Prepared> {
+        let mut claim = state.claim_server()?;
+        let path = state.control_socket(claim.name());
+        let control = Control::bind(&path)?;
+        let owner = Owner {
+            pid: std::process::id(),
+            control: path,
+        };
+        claim.publish(&owner)?;
+        let registry = Arc::new(Registry::new(state, owner, inherited)?);
         for config in configs {
-            let store = config.build(compressions.shared(config)?)?;
-            let claim = match &config.name {
-                Some(name) => state.claim(name)?,
-                None => state.claim_free()?,
-            };
-            let default = || Endpoint::Unix(state.nbd_socket(claim.name()));
-            let endpoint = config.endpoint.clone().unwrap_or_else(default);
-            let exports = Arc::new(Exports::new());
-            let server = NbdServer::bind(&endpoint, Arc::clone(&exports), Limits::default())?;
-            let endpoint = server.endpoint().clone();
-            devices.push(Arc::new(Device::new(
-                claim.name(),
-                store,
-                exports,
-                endpoint,
-            )?));
-            bound.push(server);
-            claims.push(claim);
+            registry.add(config)?;
         }
-        let control = start_control(state, &mut claims, devices.clone())?;
-        let maintenance = Maintenance::start(devices.clone())?;
-        let served = bound
-            .into_iter()
-            .map(NbdServer::spawn)
-            .collect::<Result<_>>()?;
-        Ok(Server {
-            _control: control,
-            served,
-            _maintenance: maintenance,
-            devices,
-            _claims: claims,
+        Ok(Prepared {
+            control,
+            registry,
+            claim,
         })
     }
 
+    /// Prepares and runs.
+    ///
+    /// # Errors
+    /// As [`Server::prepare`] and [`Prepared::run`].
+    pub fn start(state: &StateDir, configs: &[DeviceConfig]) -> Result<Server> {
+        Server::prepare(state, configs, Vec::new())?.run()
+    }
+
+    /// Its devices now, in the order in which they were added.
+    #[must_use]
+    pub fn devices(&self) -> Arc<[Arc<Device>]> {
+        self.registry.devices()
+    }
+}
+
+impl Prepared {
     /// Its devices, in the order in which they were asked for.
     #[must_use]
-    pub fn devices(&self) -> &[Arc<Device>] {
-        &self.devices
+    pub fn devices(&self) -> Arc<[Arc<Device>]> {
+        self.registry.devices()
+    }
+
+    /// Serves.
+    ///
+    /// # Errors
+    /// [`Io`](uzram::ErrorKind::Io) if the system gives no thread.
+    pub fn run(self) -> Result<Server> {
+        let asked = Arc::clone(&self.registry);
+        let control = self
+            .control
+            .serve(Arc::new(move |request: &Request| answer(&asked, request)))?;
+        let maintenance = Maintenance::start(Arc::clone(&self.registry))?;
+        self.registry.start()?;
+        Ok(Server {
+            _control: control,
+            _maintenance: maintenance,
+            registry: self.registry,
+            _claim: self.claim,
+        })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for server in self.served.drain(..) {
-            server.shutdown(DRAIN_TIMEOUT);
-        }
+        self.registry.end(DRAIN_TIMEOUT);
     }
 }
 
-/// Codecs with their streams, shared by the devices with the same algorithm and unit.
-#[derive(Default)]
-struct Compressions(HashMap<(String, Unit), Arc<Compression>>);
-
-impl Compressions {
-    fn shared(&mut self, config: &DeviceConfig) -> Result<Arc<Compression>> {
-        let key = (config.algorithm().to_owned(), config.unit);
-        if let Some(compression) = self.0.get(&key) {
-            return Ok(Arc::clone(compression));
-        }
-        let compression = Compression::new(&key.0, key.1)?;
-        self.0.insert(key, Arc::clone(&compression));
-        Ok(compression)
-    }
-}
-
-fn start_control(
-    state: &StateDir,
-    claims: &mut [Claim],
-    devices: Vec<Arc<Device>>,
-) -> Result<Control> {
-    let path = state.control_socket(claims[0].name());
-    let control = Control::start(
-        &path,
-        Arc::new(move |request: &Request| answer(&devices, request)),
-    )?;
-    let owner = Owner {
-        pid: std::process::id(),
-        control: path,
-    };
-    for claim in claims {
-        claim.publish(&owner)?;
-    }
-    Ok(control)
-}
-
-fn answer(devices: &[Arc<Device>], request: &Request) -> Reply {
+fn answer(registry: &Registry, request: &Request) -> Reply {
+    let shown = |device: &Arc<Device>| vec![attributes::read_all(device)];
     let outcome = match request {
-        Request::List {} => Ok(devices
-            .iter()
-            .map(|device| attributes::read_all(device))
-            .collect()),
-        Request::Stat { name } => find(devices, name).map(|d| vec![attributes::read_all(d)]),
+        Request::List {} => {
+            let devices = registry.devices();
+            Ok(devices.iter().map(|d| attributes::read_all(d)).collect())
+        }
+        Request::Stat { name } => registry.find(name).map(|device| shown(&device)),
         Request::Set {
             name,
             attribute,
             value,
-        } => find(devices, name)
-            .and_then(|device| attributes::write(device, attribute, value))
+        } => registry
+            .find(name)
+            .and_then(|device| attributes::write(&device, attribute, value))
             .map(|()| Vec::<Attributes>::new()),
+        Request::Add { options } => add(registry, options).map(|device| shown(&device)),
+        Request::Remove { name } => registry.remove(name).map(|()| Vec::new()),
     };
     outcome.map_or_else(|error| Reply::refused(&error), Reply::done)
 }
 
-fn find<'a>(devices: &'a [Arc<Device>], name: &str) -> Result<&'a Device> {
-    devices
-        .iter()
-        .find(|device| device.name() == name)
-        .map(Arc::as_ref)
-        .ok_or_else(|| {
-            let shown: String = name.chars().take(40).collect();
-            Error::new(ErrorKind::UnknownName, format!("no device {shown:?} here"))
-        })
+fn add(
+    registry: &Registry,
+    options: &std::collections::BTreeMap<String, String>,
+) -> Result<Arc<Device>> {
+    let options = options.iter();
+    let config = device_config(options.map(|(name, value)| (name.as_str(), value.as_str())))?;
+    registry.add(&config)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::control::ask;
-    use uzram::PageIndex;
+    use uzram::{ErrorKind, PageIndex};
+    use uzram_frontends::nbd::Endpoint;
 
     fn config(name: &str) -> DeviceConfig {
         DeviceConfig {
             name: Some(name.into()),
             size_bytes: 1 << 20,
-            algorithm: None,
-            pool: None,
-            unit: Unit::DEFAULT,
-            mem_limit_bytes: 0,
             checksum: true,
-            endpoint: None,
+            ..DeviceConfig::default()
         }
     }
 
@@ -197,7 +195,7 @@ mod tests {
         assert!(
             controls
                 .iter()
-                .all(|control| *control == state.control_socket("a"))
+                .all(|control| *control == state.control_socket("0"))
         );
 
         server.devices()[0]
@@ -238,7 +236,6 @@ mod tests {
             .map(|e| e.name)
             .collect();
         assert_eq!(names, ["taken"]);
-        assert!(Server::start(&state, &[]).is_err());
         drop(taken);
         assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
     }

@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! DIR/            0700, owned by the user; refused if it is anything else
-//!   NAME.lock     flock'ed for as long as NAME is served; holds {"pid":…,"control":"…"}
-//!   NAME.control  the control socket of the server whose first device is NAME
+//!   NAME.lock     flock'ed for as long as device NAME is served; holds {"pid":…,"control":"…"}
 //!   NAME.nbd      the default NBD socket of NAME
+//!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
+//!   N.control     its control socket
 //! ```
 //!
 //! A name belongs to whoever holds the lock on the file that `NAME.lock` *names at that moment*: the
 //! holder may unlink it, so a lock won on an unlinked file counts for nothing. The kernel drops the
 //! lock with the process, so the files of a killed server are leftovers, not an obstacle; only a
-//! holder of the lock removes them.
+//! holder of the lock removes them. A server has a number of its own because its devices come and go.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -20,6 +21,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use uzram::{Error, ErrorKind, Result};
 
@@ -40,9 +42,32 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 /// Each turn lost means that another process removed the file in between.
 const UNLINK_RACES_MAX: u32 = 100;
 
-const LOCK_SUFFIX: &str = "lock";
 const CONTROL_SUFFIX: &str = "control";
 const NBD_SUFFIX: &str = "nbd";
+
+/// What a name in the directory is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Device,
+    Server,
+}
+
+impl Kind {
+    const fn lock_suffix(self) -> &'static str {
+        match self {
+            Kind::Device => "lock",
+            Kind::Server => "server",
+        }
+    }
+
+    /// Of the socket that lies beside the lock.
+    const fn socket_suffix(self) -> &'static str {
+        match self {
+            Kind::Device => NBD_SUFFIX,
+            Kind::Server => CONTROL_SUFFIX,
+        }
+    }
+}
 
 /// Where the state lives for a user with this `$XDG_RUNTIME_DIR`.
 ///
@@ -116,7 +141,7 @@ pub struct Owner {
 /// A name found in the state directory and held by a living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The device's name.
+    /// The device's name, or the server's number.
     pub name: String,
     /// Its server; `None` while that is still starting.
     pub owner: Option<Owner>,
@@ -126,29 +151,37 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub struct StateDir {
     path: PathBuf,
+    /// Whether leftovers may be removed: not by root in somebody else's directory.
+    is_own: bool,
 }
 
 impl StateDir {
-    /// The default one, made if it is missing. See [`default_path`].
-    ///
-    /// # Errors
-    /// As [`StateDir::open`].
-    pub fn open_default() -> Result<StateDir> {
-        let xdg = std::env::var_os("XDG_RUNTIME_DIR");
-        StateDir::open(default_path(xdg.as_deref(), own_uid()))
-    }
-
-    /// The one at `path`, made with mode 0700 if it is missing (and `/run`, which an initramfs may
-    /// lack).
+    /// The directory of a server: made with mode 0700 if it is missing (and `/run`, which an
+    /// initramfs may lack).
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if it cannot be made or is not a directory that this user alone can use.
     pub fn open(path: impl Into<PathBuf>) -> Result<StateDir> {
         let path = path.into();
-        if path.starts_with("/run") {
-            make_dir(Path::new("/run"), 0o755)?;
+        make_state_dir(&path)?;
+        StateDir::checked(path, own_uid())
+    }
+
+    /// The same for somebody who only asks servers: root may ask those of others.
+    ///
+    /// # Errors
+    /// As [`StateDir::open`].
+    pub fn open_to_ask(path: impl Into<PathBuf>) -> Result<StateDir> {
+        let path = path.into();
+        make_state_dir(&path)?;
+        let owner = fs::symlink_metadata(&path).map_or(own_uid(), |found| found.uid());
+        match own_uid() {
+            0 => StateDir::checked(path, owner),
+            uid => StateDir::checked(path, uid),
         }
-        make_dir(&path, 0o700)?;
+    }
+
+    fn checked(path: PathBuf, owner_wanted: u32) -> Result<StateDir> {
         let refuse = |why: String| {
             let text = format!("state directory {}: {why}", path.display());
             Error::new(ErrorKind::Io, text)
@@ -157,13 +190,14 @@ impl StateDir {
         let found = fs::symlink_metadata(&path).map_err(|e| refuse(e.to_string()))?;
         if !found.is_dir() {
             return Err(refuse(
-                "not a directory; remove it or set XDG_RUNTIME_DIR".into(),
+                "not a directory; remove it or choose another with --control-dir".into(),
             ));
         }
-        if found.uid() != own_uid() {
+        if found.uid() != owner_wanted {
             let (owner, uid) = (found.uid(), own_uid());
             return Err(refuse(format!(
-                "belongs to user {owner} and not to {uid}; set XDG_RUNTIME_DIR to a directory of yours"
+                "belongs to user {owner} and not to {uid}; choose one of yours with --control-dir \
+                 or XDG_RUNTIME_DIR"
             )));
         }
         if found.mode() & 0o077 != 0 {
@@ -172,7 +206,8 @@ impl StateDir {
                 "mode {mode:04o} lets others in; chmod 700 it"
             )));
         }
-        Ok(StateDir { path })
+        let is_own = found.uid() == own_uid();
+        Ok(StateDir { path, is_own })
     }
 
     /// Where it is.
@@ -187,27 +222,27 @@ impl StateDir {
         self.file(name, NBD_SUFFIX)
     }
 
-    /// The path of the control socket of a server whose first device is `name`.
+    /// The path of the control socket of the server `number`.
     #[must_use]
-    pub fn control_socket(&self, name: &str) -> PathBuf {
-        self.file(name, CONTROL_SUFFIX)
+    pub fn control_socket(&self, number: &str) -> PathBuf {
+        self.file(number, CONTROL_SUFFIX)
     }
 
-    /// Takes `name` for this process and removes what a dead server of that name left.
+    /// Takes `name` for a device of this process and removes what a dead server of that name left.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a bad name or a directory too deep for sockets,
     /// [`ErrorKind::Busy`] if the name is taken, [`ErrorKind::Io`] if the system refuses.
     pub fn claim(&self, name: &str) -> Result<Claim> {
         check_name(name)?;
-        check_socket_path(&self.control_socket(name))?;
+        check_socket_path(&self.nbd_socket(name))?;
         for _ in 0..CLAIM_TRIES {
-            if let Some(claim) = self.try_claim(name)? {
+            if let Some(claim) = self.try_claim(Kind::Device, name)? {
                 return Ok(claim);
             }
             std::thread::sleep(CLAIM_PAUSE);
         }
-        let holder = match self.owner(name) {
+        let holder = match self.owner(Kind::Device, name) {
             Some(owner) => format!(" by process {}", owner.pid),
             None => String::new(),
         };
@@ -219,43 +254,67 @@ impl StateDir {
         ))
     }
 
-    /// Takes the first free name of `uzram0`, `uzram1`, …
+    /// Takes the first free name of `uzram0`, `uzram1`, … for a device of this process.
     ///
     /// # Errors
     /// As [`StateDir::claim`]; [`ErrorKind::Busy`] if all [`NAMES_MAX`] are taken.
     pub fn claim_free(&self) -> Result<Claim> {
+        self.claim_first(Kind::Device, "uzram")
+    }
+
+    /// Takes the first free number for this process as a server.
+    ///
+    /// # Errors
+    /// As [`StateDir::claim_free`].
+    pub fn claim_server(&self) -> Result<Claim> {
+        self.claim_first(Kind::Server, "")
+    }
+
+    fn claim_first(&self, kind: Kind, stem: &str) -> Result<Claim> {
         for number in 0..NAMES_MAX {
-            let name = format!("uzram{number}");
-            check_socket_path(&self.control_socket(&name))?;
-            if let Some(claim) = self.try_claim(&name)? {
+            let name = format!("{stem}{number}");
+            check_socket_path(&self.file(&name, kind.socket_suffix()))?;
+            if let Some(claim) = self.try_claim(kind, &name)? {
                 return Ok(claim);
             }
         }
-        let text = format!(
-            "{}: uzram0 to uzram{} are all taken",
-            self.path.display(),
-            NAMES_MAX - 1
-        );
+        let (path, last) = (self.path.display(), NAMES_MAX - 1);
+        let text = format!("{path}: {stem}0 to {stem}{last} are all taken");
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// The names that living processes hold, sorted (`uzram2` before `uzram10`). Removes the
-    /// leftovers of dead ones.
+    /// The devices that living processes serve, sorted by name (`uzram2` before `uzram10`).
+    /// Removes the leftovers of dead servers.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the directory cannot be read.
     pub fn entries(&self) -> Result<Vec<Entry>> {
+        // For the leftovers of servers that had no device.
+        self.living(Kind::Server)?;
+        self.living(Kind::Device)
+    }
+
+    /// The servers that run, with and without devices, sorted by number.
+    ///
+    /// # Errors
+    /// As [`StateDir::entries`].
+    pub fn servers(&self) -> Result<Vec<Entry>> {
+        self.living(Kind::Server)
+    }
+
+    fn living(&self, kind: Kind) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let listing = fs::read_dir(&self.path).map_err(|e| self.io_error(&self.path, e))?;
         for file in listing.take(ENTRIES_MAX).flatten() {
-            let file_name = file.file_name();
-            let name = file_name
-                .to_str()
-                .and_then(|text| text.strip_suffix(".lock"));
-            let Some(name) = name.filter(|name| check_name(name).is_ok()) else {
+            let path = PathBuf::from(file.file_name());
+            let (stem, suffix) = (path.file_stem(), path.extension());
+            let name = stem
+                .and_then(OsStr::to_str)
+                .filter(|n| check_name(n).is_ok());
+            if suffix != Some(OsStr::new(kind.lock_suffix())) {
                 continue;
-            };
-            if let Some(entry) = self.entry(name) {
+            }
+            if let Some(entry) = name.and_then(|name| self.living_entry(kind, name)) {
                 entries.push(entry);
             }
         }
@@ -263,33 +322,40 @@ impl StateDir {
         Ok(entries)
     }
 
-    /// The living holder of `name`, if there is one. Removes the leftovers of a dead one.
+    /// The living holder of the device `name`, if there is one. Removes the leftovers of a dead one.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<Entry> {
-        // Only an existing file is tried: asking about a name must not make it.
-        if let Ok(file) = File::open(self.file(name, LOCK_SUFFIX)) {
-            match file.try_lock() {
-                Ok(()) => {
-                    if self.names(name, &file) {
-                        self.remove_files(name);
-                    }
-                    return None;
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let owner = self.owner(name);
-                    return Some(Entry {
-                        name: name.to_owned(),
-                        owner,
-                    });
-                }
-                Err(TryLockError::Error(_)) => return None,
-            }
-        }
-        None
+        self.living_entry(Kind::Device, name)
     }
 
-    fn try_claim(&self, name: &str) -> Result<Option<Claim>> {
-        let path = self.file(name, LOCK_SUFFIX);
+    fn living_entry(&self, kind: Kind, name: &str) -> Option<Entry> {
+        // Only an existing file is tried: asking about a name must not make it.
+        let file = self.open_lock(kind, name).ok()?;
+        match file.try_lock() {
+            Ok(()) => {
+                if self.is_own && self.names(kind, name, &file) {
+                    self.remove_files(kind, name);
+                }
+                None
+            }
+            Err(TryLockError::WouldBlock) => Some(Entry {
+                name: name.to_owned(),
+                owner: self.owner(kind, name),
+            }),
+            Err(TryLockError::Error(_)) => None,
+        }
+    }
+
+    /// Opened for reading, and never through a link that the directory's owner laid for root.
+    fn open_lock(&self, kind: Kind, name: &str) -> std::io::Result<File> {
+        let no_follow = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(no_follow);
+        options.open(self.file(name, kind.lock_suffix()))
+    }
+
+    fn try_claim(&self, kind: Kind, name: &str) -> Result<Option<Claim>> {
+        let path = self.file(name, kind.lock_suffix());
         for _ in 0..UNLINK_RACES_MAX {
             let mut options = OpenOptions::new();
             options
@@ -302,12 +368,13 @@ impl StateDir {
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(e)) => return Err(self.io_error(&path, e)),
-                Ok(()) if !self.names(name, &file) => {}
+                Ok(()) if !self.names(kind, name, &file) => {}
                 Ok(()) => {
                     file.set_len(0).map_err(|e| self.io_error(&path, e))?;
-                    self.remove_sockets(name);
+                    self.remove_socket(kind, name);
                     return Ok(Some(Claim {
                         dir: self.clone(),
+                        kind,
                         name: name.to_owned(),
                         file,
                     }));
@@ -318,32 +385,31 @@ impl StateDir {
     }
 
     /// Whether the lock file of `name` is, at this moment, `file`.
-    fn names(&self, name: &str, file: &File) -> bool {
-        let named = fs::symlink_metadata(self.file(name, LOCK_SUFFIX));
+    fn names(&self, kind: Kind, name: &str, file: &File) -> bool {
+        let named = fs::symlink_metadata(self.file(name, kind.lock_suffix()));
         match (named, file.metadata()) {
             (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
             _ => false,
         }
     }
 
-    fn owner(&self, name: &str) -> Option<Owner> {
-        let file = File::open(self.file(name, LOCK_SUFFIX)).ok()?;
+    fn owner(&self, kind: Kind, name: &str) -> Option<Owner> {
+        let file = self.open_lock(kind, name).ok()?;
         let mut text = String::new();
         file.take(OWNER_BYTES_MAX).read_to_string(&mut text).ok()?;
         serde_json::from_str(&text).ok()
     }
 
     /// For holders of the lock only.
-    fn remove_files(&self, name: &str) {
-        self.remove_sockets(name);
-        let _ = fs::remove_file(self.file(name, LOCK_SUFFIX));
+    fn remove_files(&self, kind: Kind, name: &str) {
+        self.remove_socket(kind, name);
+        let _ = fs::remove_file(self.file(name, kind.lock_suffix()));
     }
 
-    fn remove_sockets(&self, name: &str) {
-        for path in [self.control_socket(name), self.nbd_socket(name)] {
-            if is_leftover(&path) {
-                let _ = fs::remove_file(&path);
-            }
+    fn remove_socket(&self, kind: Kind, name: &str) {
+        let path = self.file(name, kind.socket_suffix());
+        if is_leftover(&path) {
+            let _ = fs::remove_file(&path);
         }
     }
 
@@ -360,6 +426,7 @@ impl StateDir {
 #[derive(Debug)]
 pub struct Claim {
     dir: StateDir,
+    kind: Kind,
     name: String,
     file: File,
 }
@@ -389,7 +456,7 @@ impl Claim {
             .set_len(0)
             .and_then(|()| self.file.rewind())
             .and_then(|()| self.file.write_all(text.as_bytes()));
-        let path = self.dir.file(&self.name, LOCK_SUFFIX);
+        let path = self.dir.file(&self.name, self.kind.lock_suffix());
         written.map_err(|e| self.dir.io_error(&path, e))
     }
 }
@@ -397,7 +464,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         // The lock goes with the file, after the files: nobody can hold the name in between.
-        self.dir.remove_files(&self.name);
+        self.dir.remove_files(self.kind, &self.name);
     }
 }
 
@@ -409,6 +476,13 @@ fn is_leftover(path: &Path) -> bool {
             .is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
+fn make_state_dir(path: &Path) -> Result<()> {
+    if path.starts_with("/run") {
+        make_dir(Path::new("/run"), 0o755)?;
+    }
+    make_dir(path, 0o700)
+}
+
 /// Creates `path` unless it is there. Its parent must exist.
 fn make_dir(path: &Path, mode: u32) -> Result<()> {
     match fs::DirBuilder::new().mode(mode).create(path) {
@@ -416,7 +490,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<()> {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(e) => {
             let text = format!(
-                "state directory {}: cannot be made; set XDG_RUNTIME_DIR to a directory of yours",
+                "state directory {}: cannot be made; set XDG_RUNTIME_DIR to a directory of yours, or --control-dir",
                 path.display()
             );
             Err(Error::new(ErrorKind::Io, text).with_source(e))
@@ -530,12 +604,26 @@ mod tests {
     }
 
     #[test]
+    fn servers_have_numbers_that_no_device_takes() {
+        let (_temp, dir) = state();
+        let first = dir.claim_server().unwrap();
+        let second = dir.claim_server().unwrap();
+        let _device = dir.claim("0").unwrap();
+        assert_eq!((first.name(), second.name()), ("0", "1"));
+        let numbers = |dir: &StateDir| dir.servers().unwrap().len();
+        assert_eq!((numbers(&dir), dir.entries().unwrap().len()), (2, 1));
+        drop(first);
+        assert_eq!((numbers(&dir), dir.entries().unwrap().len()), (1, 1));
+        assert_eq!(dir.claim_server().unwrap().name(), "0");
+    }
+
+    #[test]
     fn entries_show_owners_and_sweep_leftovers() {
         let (_temp, dir) = state();
         let mut claim = dir.claim("alive").unwrap();
         let owner = Owner {
             pid: 7,
-            control: dir.control_socket("alive"),
+            control: dir.control_socket("0"),
         };
         let _starting = dir.claim("starting").unwrap();
         claim.publish(&owner).unwrap();
@@ -545,8 +633,9 @@ mod tests {
             "{\"pid\":1,\"control\":\"/x\"}",
         )
         .unwrap();
-        drop(UnixListener::bind(dir.control_socket("dead")).unwrap());
         drop(UnixListener::bind(dir.nbd_socket("dead")).unwrap());
+        fs::write(dir.path().join("7.server"), "").unwrap();
+        drop(UnixListener::bind(dir.control_socket("7")).unwrap());
         fs::write(dir.path().join("stranger"), "").unwrap();
 
         let entries = dir.entries().unwrap();
@@ -559,7 +648,7 @@ mod tests {
             }
         );
         assert_eq!(entries[1].owner, None);
-        for gone in ["dead.lock", "dead.control", "dead.nbd"] {
+        for gone in ["dead.lock", "dead.nbd", "7.server", "7.control"] {
             assert!(!dir.path().join(gone).exists(), "{gone}");
         }
         assert!(dir.path().join("stranger").exists());
@@ -571,10 +660,10 @@ mod tests {
         let _living = UnixListener::bind(dir.nbd_socket("other")).unwrap();
         drop(dir.claim("other").unwrap());
         assert!(dir.nbd_socket("other").exists());
-        drop(UnixListener::bind(dir.control_socket("disk")).unwrap());
+        drop(UnixListener::bind(dir.nbd_socket("left")).unwrap());
         fs::write(dir.nbd_socket("disk"), "not a socket").unwrap();
-        let _claim = dir.claim("disk").unwrap();
-        assert!(!dir.control_socket("disk").exists());
+        let _claims = [dir.claim("left").unwrap(), dir.claim("disk").unwrap()];
+        assert!(!dir.nbd_socket("left").exists());
         assert!(dir.nbd_socket("disk").exists());
     }
 
@@ -591,7 +680,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while is_going() {
-                        if let Some(claim) = dir.try_claim("disk").unwrap() {
+                        if let Some(claim) = dir.try_claim(Kind::Device, "disk").unwrap() {
                             assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two holders");
                             wins.fetch_add(1, Ordering::SeqCst);
                             std::thread::yield_now();

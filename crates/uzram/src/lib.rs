@@ -16,7 +16,9 @@
 //! # Modules that may use unsafe
 //!
 //! - `codec/lz4.rs`: calls into liblz4
+//! - `codec/lz4_dictionary.rs`: calls into liblz4
 //! - `codec/lz4hc.rs`: calls into liblz4
+//! - `codec/zstd.rs`: contexts that refer to the dictionary kept beside them
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
 //! - `pool/buddies.rs`: makes the handle of a new object

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-use uzram::{Compression, Compressor, Decompressor, Unit};
+use uzram::{Compression, Compressor, Decompressor, Parameters, Unit};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -126,27 +126,35 @@ fn codecs_allocate_nothing_once_their_contexts_are_warm() {
         "the counter sees allocations"
     );
     for name in uzram::algorithms() {
-        for unit in [4096, 65536] {
-            let unit = Unit::new(unit).unwrap();
-            let compression = Compression::new(name, unit).unwrap();
-            let mut compressor = compression.codec().compressor(unit).unwrap();
-            let mut decompressor = compression.codec().decompressor(unit).unwrap();
-            let pages = pages(unit.bytes());
-            let mut packed = vec![0; 2 * unit.bytes()];
-            let mut out = vec![0; unit.bytes()];
-            let mut round = || {
-                go_round(
-                    &pages,
-                    &mut *compressor,
-                    &mut decompressor,
-                    &mut packed,
-                    &mut out,
-                );
-            };
-            round();
-            let before = ALLOCATIONS.get();
-            (0..8).for_each(|_| round());
-            assert_eq!(ALLOCATIONS.get(), before, "{name} at {unit} allocates");
+        for unit in [4096, 65536].map(|bytes| Unit::new(bytes).unwrap()) {
+            check(name, &Compression::new(name, unit).unwrap());
+            let parameters = Parameters::default().dictionary(pages(100_000)[1].as_slice());
+            // Some codecs take none.
+            if let Ok(compression) = Compression::with_parameters(name, &parameters, unit) {
+                check(name, &compression);
+            }
         }
     }
+}
+
+fn check(name: &str, compression: &Compression) {
+    let unit = compression.unit();
+    let mut compressor = compression.codec().compressor(unit).unwrap();
+    let mut decompressor = compression.codec().decompressor(unit).unwrap();
+    let pages = pages(unit.bytes());
+    let mut packed = vec![0; 2 * unit.bytes()];
+    let mut out = vec![0; unit.bytes()];
+    let mut round = || {
+        go_round(
+            &pages,
+            &mut *compressor,
+            &mut decompressor,
+            &mut packed,
+            &mut out,
+        );
+    };
+    round();
+    let before = ALLOCATIONS.get();
+    (0..8).for_each(|_| round());
+    assert_eq!(ALLOCATIONS.get(), before, "{name} at {unit} allocates");
 }

@@ -1,9 +1,11 @@
 //! What a suite found: figures, ratios, aims, and the peers that were missing.
 
+mod better;
+mod claim;
+mod html;
 mod json;
 mod matrix;
 mod table;
-mod verdict;
 
 use serde::Serialize;
 
@@ -12,10 +14,11 @@ use crate::machine::Machine;
 use crate::peers::Missing;
 use crate::sample::{Series, Spread};
 
+pub(crate) use claim::{Claim, Standing};
+pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
 pub(crate) use matrix::{Column, Matrix};
 pub(crate) use table::print as print_table;
-pub(crate) use verdict::{Standing, Verdict};
 
 /// Everything about one invocation.
 #[derive(Clone, Debug)]
@@ -25,6 +28,16 @@ pub(crate) struct Report {
     pub(crate) command: String,
     pub(crate) machine: Machine,
     pub(crate) corpora: Vec<CorpusFacts>,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) missing: Vec<Missing>,
+    /// Why measuring ended early, in one line: the report is then a part of what was asked for.
+    pub(crate) stopped: Option<String>,
+}
+
+/// What a suite has found so far. Whatever is in here when a suite fails or is interrupted is
+/// reported, so a suite records each figure as soon as it has it.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
     pub(crate) blocks: Vec<Block>,
     pub(crate) missing: Vec<Missing>,
 }
@@ -57,7 +70,22 @@ pub(crate) struct Block {
     pub(crate) ratios: Vec<Ratio>,
     /// How people see the results; without any, one line a figure.
     pub(crate) matrices: Vec<Matrix>,
-    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) claims: Vec<Claim>,
+    /// What to draw in two dimensions.
+    pub(crate) tradeoffs: Vec<Tradeoff>,
+}
+
+/// Two metrics of the same variants, one to be paid for with the other: a scatter chart in which
+/// those that no other beats in both are marked.
+#[derive(Clone, Debug)]
+pub(crate) struct Tradeoff {
+    pub(crate) title: String,
+    /// The metric along the horizontal axis; its unit says what is better.
+    pub(crate) across: &'static str,
+    /// The metric along the vertical axis.
+    pub(crate) up: &'static str,
+    /// The variant to point out.
+    pub(crate) chosen: Option<String>,
 }
 
 /// One variant's figure in one case.
@@ -128,6 +156,17 @@ impl Ratio {
     }
 }
 
+/// A ratio stands in the line of the peer: the side that is not uzram.
+pub(crate) fn belongs(ratio: &Ratio, measured: &Measured) -> bool {
+    let subject = |name: &str| name.starts_with(crate::suite::SUBJECT);
+    let peer = if subject(&ratio.numerator) {
+        &ratio.denominator
+    } else {
+        &ratio.numerator
+    };
+    ratio.case == measured.case && ratio.metric == measured.metric && *peer == measured.variant
+}
+
 /// The revision this was built from, `unknown` outside a checkout.
 pub(crate) const GIT: &str = env!("UZRAM_BENCH_GIT");
 /// The cargo profile this was built with.
@@ -181,6 +220,7 @@ pub(crate) mod tests {
                 peer: "kernel-zram".to_owned(),
                 reason: "none".to_owned(),
             }],
+            stopped: None,
         }
     }
 

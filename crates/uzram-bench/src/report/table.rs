@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::{Aim, Block, GIT, Measured, PROFILE, Ratio, Report, Verdict};
+use super::{Aim, Block, Claim, GIT, Measured, PROFILE, Ratio, Report, belongs};
 
 const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, false, true, false, false];
 const COLUMNS: usize = 7;
@@ -48,6 +48,9 @@ fn render(report: &Report) -> String {
     for missing in &report.missing {
         let _ = writeln!(out, "\nmissing peer {}: {}", missing.peer, missing.reason);
     }
+    if let Some(reason) = &report.stopped {
+        let _ = writeln!(out, "\nONLY A PART: {reason}");
+    }
     out
 }
 
@@ -63,7 +66,7 @@ fn render_block(block: &Block, out: &mut String) {
     if block.matrices.is_empty() {
         render_list(block, out);
     }
-    render_verdicts(block, out);
+    render_claims(block, out);
 }
 
 fn render_list(block: &Block, out: &mut String) {
@@ -87,18 +90,18 @@ fn render_list(block: &Block, out: &mut String) {
 }
 
 /// Each claim with how it stands, what was measured, and why.
-fn render_verdicts(block: &Block, out: &mut String) {
-    if !block.verdicts.is_empty() {
+fn render_claims(block: &Block, out: &mut String) {
+    if !block.claims.is_empty() {
         out.push('\n');
     }
-    for verdict in &block.verdicts {
-        let Verdict {
-            claim,
+    for claim in &block.claims {
+        let Claim {
+            claim: text,
             measured,
             why,
             ..
-        } = verdict;
-        let line = format!("{}: {claim}: {measured}", verdict.standing.name());
+        } = claim;
+        let line = format!("{}: {text}: {measured}", claim.standing.name());
         wrap(&line, 2, out);
         wrap(why, 6, out);
     }
@@ -158,17 +161,6 @@ fn lines(block: &Block, measured: &Measured, case: String) -> Vec<Cells> {
         ]);
     }
     lines
-}
-
-/// A ratio stands in the line of the peer: the side that is not uzram.
-fn belongs(ratio: &Ratio, measured: &Measured) -> bool {
-    let subject = |name: &str| name.starts_with(crate::suite::SUBJECT);
-    let peer = if subject(&ratio.numerator) {
-        &ratio.denominator
-    } else {
-        &ratio.numerator
-    };
-    ratio.case == measured.case && ratio.metric == measured.metric && *peer == measured.variant
 }
 
 fn ratio_cells(ratio: &Ratio) -> [String; 3] {
@@ -250,9 +242,9 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_stands_below_the_figures_with_its_reason() {
+    fn a_claim_stands_below_the_figures_with_its_reason() {
         let mut report = crate::report::tests::sample();
-        report.blocks[0].verdicts.push(crate::report::Verdict {
+        report.blocks[0].claims.push(crate::report::Claim {
             case: "c".to_owned(),
             claim: "a < b".to_owned(),
             measured: "1.2 (1.1 .. 1.3)".to_owned(),

@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
-use uzram_server::state::StateDir;
 
-use super::{Disk, disks, number, plain, ratio};
+use super::{Disk, StateAt, disks, number, plain, ratio};
 use crate::args::ListArgs;
 use crate::failure::Result;
 use crate::output::{Align, bold, columns, print, print_json, warn};
@@ -39,8 +38,8 @@ const HEADER: [(&str, Align); 10] = [
 ];
 
 /// Runs the command.
-pub fn run(args: &ListArgs) -> Result {
-    let disks = disks(&StateDir::open_default()?)?;
+pub fn run(state: StateAt<'_>, args: &ListArgs) -> Result {
+    let disks = disks(&state.open_to_ask()?)?;
     if args.json {
         return print_json(&disks.iter().map(json).collect());
     }

@@ -1,15 +1,97 @@
 //! One file a command; what they share is asking the servers of the state directory.
 
+pub mod add;
 pub mod list;
+pub mod remove;
 pub mod reset;
 pub mod serve;
+pub mod set;
 pub mod stat;
 
-use serde_json::Value;
-use uzram_server::control::{Attributes, Reply, Request, ask};
-use uzram_server::state::{Entry, StateDir, check_name};
+use std::path::Path;
 
+use serde_json::Value;
+use uzram_server::DeviceConfig;
+use uzram_server::control::{Attributes, Reply, Request, ask};
+use uzram_server::nearest::remedy;
+use uzram_server::options::{OptionError, device_config};
+use uzram_server::state::{Entry, StateDir, check_name, default_path, own_uid};
+
+use crate::args::DeviceArgs;
 use crate::failure::{Failure, Result};
+
+/// The state directory that the command line asks for: the default one, or another.
+#[derive(Clone, Copy)]
+pub struct StateAt<'a>(pub Option<&'a Path>);
+
+impl StateAt<'_> {
+    /// For a server.
+    pub fn open(self) -> Result<StateDir> {
+        Ok(StateDir::open(self.path()?)?)
+    }
+
+    /// For asking servers.
+    pub fn open_to_ask(self) -> Result<StateDir> {
+        Ok(StateDir::open_to_ask(self.path()?)?)
+    }
+
+    fn path(self) -> Result<std::path::PathBuf> {
+        let Some(path) = self.0 else {
+            let xdg = std::env::var_os("XDG_RUNTIME_DIR");
+            return Ok(default_path(xdg.as_deref(), own_uid()));
+        };
+        absolute("--control-dir", path)
+    }
+}
+
+/// `path` as another process sees it, too.
+fn absolute(option: &str, path: &Path) -> Result<std::path::PathBuf> {
+    std::path::absolute(path)
+        .map_err(|e| Failure::Usage(format!("{option} {}: {e}", path.display())))
+}
+
+impl DeviceArgs {
+    /// The options as the server's table of them names them.
+    pub fn options(&self) -> Result<Vec<(&'static str, String)>> {
+        let socket = match &self.socket {
+            Some(path) => Some(absolute("--socket", path)?),
+            None => None,
+        };
+        let socket = match socket.map(std::path::PathBuf::into_os_string) {
+            Some(path) => Some(path.into_string().map_err(|path| {
+                Failure::Usage(format!("--socket {}: must be UTF-8", path.display()))
+            })?),
+            None => None,
+        };
+        let yes = |flag: bool| flag.then(|| "yes".to_owned());
+        let given = [
+            ("size", Some(self.size.clone())),
+            ("name", self.name.clone()),
+            ("algorithm", self.algorithm.clone()),
+            ("algorithm-params", self.algorithm_params.clone()),
+            ("pool", self.pool.clone()),
+            ("mem-limit", self.mem_limit.clone()),
+            ("unit", self.unit.clone()),
+            ("checksum", yes(self.checksum)),
+            ("socket", socket),
+            ("listen", self.listen.clone()),
+            ("insecure", yes(self.insecure)),
+        ];
+        let given = given.into_iter();
+        Ok(given
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect())
+    }
+
+    /// The device that they describe.
+    pub fn config(&self) -> Result<DeviceConfig> {
+        let options = self.options()?;
+        let options = options.iter().map(|(name, value)| (*name, value.as_str()));
+        device_config(options).map_err(|OptionError { option, error }| {
+            Failure::from(error).about(format!("--{option}"))
+        })
+    }
+}
 
 /// A disk that somebody serves.
 pub struct Disk {
@@ -44,15 +126,65 @@ pub fn disk(state: &StateDir, name: &str) -> Result<Attributes> {
 pub fn set(state: &StateDir, name: &str, attribute: &str, value: &str) -> Result {
     let entry = find(state, name)?;
     let (name, attribute, value) = (name.into(), attribute.into(), value.into());
-    done(
-        &entry,
-        &Request::Set {
-            name,
-            attribute,
-            value,
-        },
-    )
-    .map(|_| ())
+    let request = Request::Set {
+        name,
+        attribute,
+        value,
+    };
+    done(&entry, &request).map(|_| ())
+}
+
+/// The server that `wanted` means: the one with a disk of that name or with that process id; the only
+/// one if nothing is wanted.
+fn server(state: &StateDir, wanted: Option<&str>) -> Result<Entry> {
+    let mut servers = state.servers()?;
+    let Some(wanted) = wanted else {
+        return match servers.len() {
+            0 => Err(Failure::Failed(
+                "no server runs; start one: uzram serve --size 1G".into(),
+            )),
+            1 => Ok(servers.remove(0)),
+            count => {
+                let text = format!("{count} servers run; choose one with --server NAME or PID: ");
+                Err(Failure::Usage(text + &described(state, &servers)))
+            }
+        };
+    };
+    if let Some(entry) = state.entry(wanted) {
+        return Ok(entry);
+    }
+    let pid = |entry: &Entry| entry.owner.as_ref().map(|owner| owner.pid.to_string());
+    let found = servers
+        .iter()
+        .position(|entry| pid(entry).as_deref() == Some(wanted));
+    found.map(|at| servers.remove(at)).ok_or_else(|| {
+        let running = described(state, &servers);
+        Failure::Failed(format!(
+            "--server {wanted:?}: no disk or server of that name or process id; running: {running}"
+        ))
+    })
+}
+
+/// `process 12 (uzram0, b), process 34 (no disk)`
+fn described(state: &StateDir, servers: &[Entry]) -> String {
+    let disks = state.entries().unwrap_or_default();
+    let describe = |server: &Entry| {
+        let Some(owner) = &server.owner else {
+            return "one that is starting".to_owned();
+        };
+        let own = disks
+            .iter()
+            .filter(|disk| disk.owner.as_ref() == Some(owner));
+        let names: Vec<&str> = own.map(|disk| disk.name.as_str()).collect();
+        match names.as_slice() {
+            [] => format!("process {} (no disk)", owner.pid),
+            names => format!("process {} ({})", owner.pid, names.join(", ")),
+        }
+    };
+    match servers {
+        [] => "none".into(),
+        servers => servers.iter().map(describe).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn find(state: &StateDir, name: &str) -> Result<Entry> {
@@ -62,11 +194,12 @@ fn find(state: &StateDir, name: &str) -> Result<Entry> {
             Ok(entries) => entries.into_iter().map(|entry| entry.name).collect(),
             Err(_) => Vec::new(),
         };
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let remedy = match names.as_slice() {
-            [] => "none is served; uzram serve --size 1G makes one".into(),
-            names => format!("served are: {}", names.join(", ")),
+            [] => "; none is served; uzram serve --size 1G makes one".into(),
+            names => remedy(name, names).replace("known are", "served are"),
         };
-        Failure::Failed(format!("no disk {name:?}; {remedy}"))
+        Failure::Failed(format!("no disk {name:?}{remedy}"))
     })
 }
 

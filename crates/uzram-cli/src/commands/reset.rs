@@ -1,14 +1,12 @@
 //! `uzram reset`.
 
-use uzram_server::state::StateDir;
-
-use super::set;
+use super::{StateAt, set};
 use crate::args::ResetArgs;
 use crate::failure::Result;
 use crate::output::print;
 
 /// Runs the command.
-pub fn run(args: &ResetArgs) -> Result {
-    set(&StateDir::open_default()?, &args.name, "reset", "1")?;
+pub fn run(state: StateAt<'_>, args: &ResetArgs) -> Result {
+    set(&state.open_to_ask()?, &args.name, "reset", "1")?;
     print(&format!("{} is empty.\n", args.name))
 }

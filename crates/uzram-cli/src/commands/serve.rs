@@ -1,18 +1,16 @@
 //! `uzram serve`.
 
 use std::io::{IsTerminal, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use uzram::Unit;
 use uzram_frontends::nbd::Endpoint;
-use uzram_server::size::{human, parse, parse_limit, ram_bytes};
-use uzram_server::state::{StateDir, check_name};
-use uzram_server::{Device, DeviceConfig, Server};
+use uzram_server::size::human;
+use uzram_server::{Device, Server};
 
+use super::StateAt;
 use crate::args::{Attach, ServeArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{Align, bold, columns, print, warn};
@@ -21,18 +19,19 @@ use crate::output::{Align, bold, columns, print, warn};
 const STATUS_CUT_SHORT: i32 = 1;
 
 /// Runs the command: returns when a signal has ended the server.
-pub fn run(args: &ServeArgs) -> Result {
-    let config = config(args)?;
+pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
+    let Attach::Nbd = args.attach;
+    let config = args.device.config()?;
     let signals = Signals::catch()?;
-    let server = Server::start(&StateDir::open_default()?, &[config])?;
-    for device in server.devices() {
-        if !device.endpoint().is_loopback() {
+    let server = Server::start(&state.open()?, &[config])?;
+    for device in server.devices().iter() {
+        if !device.endpoints().all(Endpoint::is_loopback) {
             let uri = device.uri();
             warn(&format!(
                 "warning: --insecure: whoever reaches {uri} reads and writes the disk"
             ));
         }
-        print(&welcome(device, args.checksum))?;
+        print(&welcome(device))?;
     }
     signals.wait();
     if std::io::stderr().is_terminal() {
@@ -40,61 +39,6 @@ pub fn run(args: &ServeArgs) -> Result {
     }
     drop(server);
     Ok(())
-}
-
-fn config(args: &ServeArgs) -> Result<DeviceConfig> {
-    let Attach::Nbd = args.attach;
-    let ram = ram_bytes();
-    let option = |name: &'static str| move |e: uzram::Error| Failure::from(e).about(name);
-    if let Some(name) = &args.name {
-        check_name(name).map_err(option("--name"))?;
-    }
-    let unit = parse(&args.unit, ram)
-        .and_then(Unit::new)
-        .map_err(option("--unit"))?;
-    Ok(DeviceConfig {
-        name: args.name.clone(),
-        size_bytes: parse(&args.size, ram).map_err(option("--size"))?,
-        algorithm: args.algorithm.clone(),
-        pool: args.pool.clone(),
-        unit,
-        mem_limit_bytes: parse_limit(&args.mem_limit, ram).map_err(option("--mem-limit"))?,
-        checksum: args.checksum,
-        endpoint: endpoint(args)?,
-    })
-}
-
-fn endpoint(args: &ServeArgs) -> Result<Option<Endpoint>> {
-    if let Some(path) = &args.socket {
-        // Clients get the path in a URI, from wherever they run.
-        let absolute = std::path::absolute(path)
-            .map_err(|e| Failure::Usage(format!("--socket {}: {e}", path.display())))?;
-        return Ok(Some(Endpoint::Unix(absolute)));
-    }
-    let Some(text) = &args.listen else {
-        return Ok(None);
-    };
-    let endpoint = Endpoint::Tcp(address(text)?);
-    if !endpoint.is_loopback() && !args.insecure {
-        return Err(Failure::Usage(format!(
-            "--listen {text}: other machines could read and write the disk, as NBD without TLS is open \
-             to all who connect; use 127.0.0.1 or [::1], or add --insecure on a network you trust"
-        )));
-    }
-    Ok(Some(endpoint))
-}
-
-/// Numbers only: looking a name up needs a resolver, which a static binary in an initramfs lacks.
-fn address(text: &str) -> Result<SocketAddr> {
-    let local = text
-        .strip_prefix("localhost:")
-        .and_then(|port| port.parse().ok());
-    let local = local.map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-    local.or_else(|| text.parse().ok()).ok_or_else(|| {
-        Failure::Usage(format!(
-            "--listen {text:?}: not an address; write IP:PORT, as 127.0.0.1:10809 or [::1]:10809"
-        ))
-    })
 }
 
 /// SIGINT and SIGTERM: the first one is waited for, the second one ends the process at once.
@@ -132,7 +76,7 @@ impl Signals {
     }
 }
 
-fn welcome(device: &Device, checksum: bool) -> String {
+fn welcome(device: &Device) -> String {
     let store = device.store();
     let limit = match store.mem_limit() {
         0 => "none".to_owned(),
@@ -150,7 +94,10 @@ fn welcome(device: &Device, checksum: bool) -> String {
         ("algorithm", store.algorithm().to_owned()),
         ("pool", store.pool().to_owned()),
         ("unit", human(store.unit().bytes() as u64)),
-        ("checksum", if checksum { "on" } else { "off" }.to_owned()),
+        (
+            "checksum",
+            if device.has_checksums() { "on" } else { "off" }.to_owned(),
+        ),
         ("memory limit", limit),
         ("URI", device.uri()),
     ];
@@ -175,9 +122,10 @@ fn welcome(device: &Device, checksum: bool) -> String {
 /// Lines to type once `$URI` is set, and what they do. A URI needs no quoting within quotes: all
 /// that could end them is percent-encoded.
 fn clients(device: &Device) -> [(String, &'static str); 7] {
-    let kernel = match device.endpoint() {
-        Endpoint::Unix(path) => format!("-unix {}", quoted(&path.to_string_lossy())),
-        Endpoint::Tcp(address) => format!("{} {}", address.ip(), address.port()),
+    let kernel = match device.endpoints().next() {
+        Some(Endpoint::Unix(path)) => format!("-unix {}", quoted(&path.to_string_lossy())),
+        Some(Endpoint::Tcp(address)) => format!("{} {}", address.ip(), address.port()),
+        None => String::new(),
     };
     let fio =
         "fio --name=t --ioengine=nbd --uri=\"$URI\" --rw=randrw --bs=4k --iodepth=16 --size=64M";
@@ -225,27 +173,5 @@ mod tests {
         assert_eq!(quoted("/run/a-b.c"), "/run/a-b.c");
         assert_eq!(quoted("/a b"), "'/a b'");
         assert_eq!(quoted("it's"), "'it'\\''s'");
-    }
-
-    #[test]
-    fn addresses_are_numbers() {
-        for (text, shown) in [
-            ("127.0.0.1:10809", "127.0.0.1:10809"),
-            ("[::1]:0", "[::1]:0"),
-            ("localhost:7", "127.0.0.1:7"),
-        ] {
-            assert_eq!(address(text).unwrap().to_string(), shown);
-        }
-        for text in [
-            "",
-            "10809",
-            ":10809",
-            "example.org:1",
-            "127.0.0.1",
-            "127.0.0.1:65536",
-            "localhost:x",
-        ] {
-            assert!(matches!(address(text), Err(Failure::Usage(_))), "{text}");
-        }
     }
 }

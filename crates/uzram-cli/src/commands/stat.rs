@@ -4,16 +4,15 @@ use serde_json::Value;
 use uzram_server::attributes::{Attribute, Group, Measure, TABLE, find, raw_line};
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
-use uzram_server::state::StateDir;
 
-use super::{disk, disks, plain, ratio};
+use super::{StateAt, disk, disks, plain, ratio};
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{Align, bold, columns, print, print_json};
 
 /// Runs the command.
-pub fn run(args: &StatArgs) -> Result {
-    let state = StateDir::open_default()?;
+pub fn run(state: StateAt<'_>, args: &StatArgs) -> Result {
+    let state = state.open_to_ask()?;
     let devices = match &args.name {
         Some(name) => vec![disk(&state, name)?],
         None => disks(&state)?

@@ -57,8 +57,8 @@ fn usage() {
     let home = Home::new();
     home.run(&["serve"])
         .refused(2, "--size <SIZE>; see uzram serve --help");
-    home.run(&["serf"])
-        .refused(2, "a similar subcommand exists: 'serve'");
+    home.run(&["captur"])
+        .refused(2, "a similar subcommand exists: 'capture'");
     home.run(&["list", "x"]).refused(2, "see uzram list --help");
     home.run(&["serve", "--size", "1M", "--insecure"])
         .refused(2, "--listen <ADDR>");
@@ -72,7 +72,9 @@ fn usage() {
         alone.stderr.contains("Commands:") && alone.stderr.contains("serve"),
         "{alone:?}"
     );
-    for command in ["serve", "list", "stat", "reset", "capture", "bench"] {
+    for command in [
+        "serve", "add", "remove", "list", "stat", "set", "reset", "capture", "bench",
+    ] {
         let help = home.run(&[command, "--help"]);
         assert_eq!((help.status, help.stderr.as_str()), (0, ""));
         assert!(
@@ -104,7 +106,7 @@ fn sockets() {
     refused(&at("taken.sock"), 1, "a server is listening there");
     assert_eq!(
         home.files(),
-        ["uzram0.control", "uzram0.lock"],
+        ["0.control", "0.server", "uzram0.lock"],
         "the refused one left something"
     );
     first.signal("KILL");

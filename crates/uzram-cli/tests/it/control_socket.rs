@@ -23,7 +23,7 @@ fn answer(path: &Path, bytes: &[u8]) -> String {
 fn every_request_gets_one_line() {
     let home = Home::new();
     let mut served = home.serve(&["--size", "1M", "--name", "d"]);
-    let path = home.state().join("d.control");
+    let path = home.state().join("0.control");
     for (bytes, said) in [
         (&b"{\"op\":\"stat\",\"name\":\"e\"}\n"[..], "no device"),
         (b"{\"op\":\"stat\",\"name\":\"\\u001b[31m\"}\n", "no device"),
@@ -91,7 +91,7 @@ fn other_users_are_refused_even_where_the_modes_let_them_in() {
     }
     let home = Home::new();
     let _served = home.serve(&["--size", "1M", "--name", "d"]);
-    let path = home.state().join("d.control");
+    let path = home.state().join("0.control");
     let own_directory = home.dir.path().to_owned();
     for opened in [&own_directory, &home.state(), &path] {
         std::fs::set_permissions(opened, std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 31] = [
     "name",
     "pid",
     "disksize",
@@ -16,6 +16,8 @@ const NAMES: [&str; 29] = [
     "comp_algorithm",
     "pool",
     "unit",
+    "checksum",
+    "read_only",
     "endpoint",
     "connections",
     "orig_data_size",
@@ -222,7 +224,7 @@ fn a_killed_server_is_no_obstacle() {
     assert_eq!(killed.wait(), None);
     assert_eq!(
         home.files(),
-        ["disk.control", "disk.lock", "disk.nbd"],
+        ["0.control", "0.server", "disk.lock", "disk.nbd"],
         "leftovers"
     );
     let _served = home.serve(&["--size", "1M", "--name", "disk"]);
@@ -245,7 +247,13 @@ fn list_sweeps_the_leftovers_of_the_dead_and_nothing_else() {
     );
     assert_eq!(
         home.files(),
-        ["alive.control", "alive.lock", "alive.nbd", "notes.txt"]
+        [
+            "0.control",
+            "0.server",
+            "alive.lock",
+            "alive.nbd",
+            "notes.txt"
+        ]
     );
 }
 
@@ -347,4 +355,151 @@ fn sockets_and_state_are_private() {
         assert_eq!(mode(&home.state().join(&file)), 0o600, "{file}");
     }
     assert_eq!(mode(&custom), 0o600);
+}
+
+#[test]
+fn a_server_holds_many_disks_that_come_and_go() {
+    let home = Home::new();
+    let mut served = home.serve(&["--size", "8M", "--name", "first"]);
+    let added = home.run(&[
+        "add",
+        "--size",
+        "16M",
+        "--name",
+        "second",
+        "--unit",
+        "16K",
+        "--mem-limit",
+        "1M",
+    ]);
+    assert_eq!(added.status, 0, "{added:?}");
+    assert!(
+        added
+            .stdout
+            .starts_with("second is a compressed RAM disk of 16 MiB"),
+        "{added:?}"
+    );
+    let stat = home.json(&["stat", "second", "--json"]);
+    assert_eq!(
+        (&stat["unit"], &stat["mem_limit"]),
+        (&16384.into(), &(1 << 20).into())
+    );
+    assert_eq!(stat["pid"], served.child.id());
+    assert_eq!(home.run(&["add", "--size", "1M"]).status, 0);
+    let names = |home: &Home| -> Vec<String> {
+        let list = home.json(&["list", "--json"]);
+        let disks = list.as_array().unwrap().iter();
+        disks
+            .map(|disk| disk["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&home), ["first", "second", "uzram0"]);
+
+    let [first, second] = ["first", "second"].map(|name| {
+        let socket = home.state().join(format!("{name}.nbd"));
+        NbdClient::connect(&socket, name).unwrap()
+    });
+    let (mut first, mut second) = (first, second);
+    assert_eq!(second.write(0, &page(2)).unwrap(), 0);
+    assert_eq!(
+        first.read(0, 4096).unwrap(),
+        vec![0; 4096],
+        "pages of another disk"
+    );
+    home.run(&["remove", "second"])
+        .refused(1, "second: 1 client is connected");
+    assert_eq!(
+        second.read(0, 4096).unwrap(),
+        page(2),
+        "a refused removal changes nothing"
+    );
+    drop(second);
+    eventually("the client is gone", || {
+        home.run(&["remove", "second"]).status == 0
+    });
+    assert_eq!(names(&home), ["first", "uzram0"]);
+    assert!(
+        !home.files().iter().any(|file| file.starts_with("second")),
+        "{:?}",
+        home.files()
+    );
+    assert_eq!(first.write(0, &page(1)).unwrap(), 0, "the others go on");
+    home.run(&["remove", "second"])
+        .refused(1, "no disk \"second\"");
+
+    // The name is free, and the first disk may go like any other: the server stays.
+    drop(first);
+    eventually("the client is gone", || {
+        home.run(&["remove", "first"]).status == 0
+    });
+    assert_eq!(home.run(&["remove", "uzram0"]).stdout, "uzram0 is gone.\n");
+    assert_eq!(home.files(), ["0.control", "0.server"]);
+    assert_eq!(
+        home.run(&["add", "--size", "1M", "--name", "first"]).status,
+        0
+    );
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    assert!(home.files().is_empty(), "{:?}", home.files());
+}
+
+#[test]
+fn a_disk_is_added_to_the_server_that_is_meant() {
+    let home = Home::new();
+    home.run(&["add", "--size", "1M"])
+        .refused(1, "no server runs; start one");
+    let a = home.serve(&["--size", "1M", "--name", "a"]);
+    let b = home.serve(&["--size", "1M", "--name", "b"]);
+    let (a, b) = (a.child.id(), b.child.id());
+    home.run(&["add", "--size", "1M"]).refused(
+        2,
+        &format!(
+            "2 servers run; choose one with --server NAME or PID: process {a} (a), process {b} (b)"
+        ),
+    );
+    home.run(&["add", "--size", "1M", "--server", "c"])
+        .refused(1, "--server \"c\": no disk or server");
+    let by_pid = b.to_string();
+    assert_eq!(
+        home.run(&["add", "--size", "1M", "--name", "x", "--server", "a"])
+            .status,
+        0
+    );
+    assert_eq!(
+        home.run(&["add", "--size", "1M", "--name", "y", "--server", &by_pid])
+            .status,
+        0
+    );
+    assert_eq!(home.json(&["stat", "x", "--json"])["pid"], a);
+    assert_eq!(home.json(&["stat", "y", "--json"])["pid"], b);
+    home.run(&["add", "--size", "1M", "--name", "b", "--server", "a"])
+        .refused(1, "name b: already served");
+    home.run(&["add", "--size", "0"])
+        .refused(2, "--size: size \"0\": nothing");
+    home.run(&["add", "--size", "1M", "--algorithm", "lz5", "--server", "a"])
+        .refused(1, "lz5");
+}
+
+#[test]
+fn disks_of_one_address_are_exports_of_it() {
+    let home = Home::new();
+    let socket = home.dir.path().join("both.sock");
+    let path = socket.to_str().unwrap();
+    let _served = home.serve(&["--size", "1M", "--name", "a", "--socket", path]);
+    assert_eq!(
+        home.run(&["add", "--size", "2M", "--name", "b", "--socket", path])
+            .status,
+        0
+    );
+    let mut a = NbdClient::connect(&socket, "a").unwrap();
+    let mut b = NbdClient::connect(&socket, "b").unwrap();
+    assert_eq!(a.write(0, &page(1)).unwrap(), 0);
+    assert_eq!(b.write(0, &page(2)).unwrap(), 0);
+    assert_eq!(a.read(0, 4096).unwrap(), page(1));
+    drop(a);
+    eventually("a is free", || home.run(&["remove", "a"]).status == 0);
+    assert_eq!(b.read(0, 4096).unwrap(), page(2), "the socket stays for b");
+    drop(b);
+    eventually("b is free", || home.run(&["remove", "b"]).status == 0);
+    assert!(!socket.exists(), "nobody is left");
 }

@@ -1,10 +1,12 @@
 //! Where a server listens: addresses, their URIs, and sockets made with care.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -102,6 +104,34 @@ impl Listener {
             Endpoint::Unix(path) => bind_unix(path),
             Endpoint::Tcp(address) => bind_tcp(*address),
         }
+    }
+
+    /// Takes a socket that somebody else listens with and hands over, as systemd does. Its path is
+    /// theirs, and stays.
+    pub fn inherit(socket: OwnedFd) -> Result<Listener> {
+        let refuse = |why: &str| {
+            let text = format!("inherited socket: {why}");
+            Error::new(ErrorKind::InvalidInput, text)
+        };
+        let is_listening = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
+        let kind = rustix::net::sockopt::socket_type(&socket);
+        if !is_listening || kind != Ok(SocketType::STREAM) {
+            return Err(refuse("not a stream socket that listens"));
+        }
+        let address = rustix::net::getsockname(&socket);
+        let address = address.map_err(|error| refuse("has no address").with_source(error))?;
+        let endpoint = if let Ok(unix) = SocketAddrUnix::try_from(address.clone()) {
+            let path = unix.path_bytes().map(OsStr::from_bytes);
+            Endpoint::Unix(path.ok_or_else(|| refuse("has no path"))?.into())
+        } else {
+            let tcp = SocketAddr::try_from(address);
+            Endpoint::Tcp(tcp.map_err(|_| refuse("neither a Unix socket nor TCP"))?)
+        };
+        Ok(Listener {
+            socket,
+            endpoint,
+            _node: None,
+        })
     }
 }
 

@@ -70,7 +70,20 @@ impl Server {
     /// is too long or an address of another machine, [`ErrorKind::Io`] for a missing directory, a
     /// lack of permission and whatever else the system refuses.
     pub fn bind(endpoint: &Endpoint, exports: Arc<Exports>, limits: Limits) -> Result<Server> {
-        let listener = Listener::bind(endpoint)?;
+        Server::new(Listener::bind(endpoint)?, exports, limits)
+    }
+
+    /// Serves at `socket`, which somebody else made and listens with, as systemd does for a service
+    /// that it starts on demand. The socket's path, if it has one, is not removed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if it is not a listening stream socket of TCP or with a path,
+    /// [`ErrorKind::Io`] if the system refuses.
+    pub fn inherit(socket: OwnedFd, exports: Arc<Exports>, limits: Limits) -> Result<Server> {
+        Server::new(Listener::inherit(socket)?, exports, limits)
+    }
+
+    fn new(listener: Listener, exports: Arc<Exports>, limits: Limits) -> Result<Server> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::new(ErrorKind::Io, "eventfd").with_source(error))?;
         let shared = Shared {

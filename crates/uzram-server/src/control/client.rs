@@ -12,8 +12,8 @@ use crate::state::check_socket_path;
 
 /// A server that is well shows its counters within this time.
 const SHOW_TIMEOUT: Duration = Duration::from_secs(3);
-/// And empties a large device within this.
-const SET_TIMEOUT: Duration = Duration::from_secs(60);
+/// And empties a large device, or gives its memory back, within this.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Asks the server whose control socket is at `path`. A refusal is an `Ok` with `ok` false.
 ///
@@ -26,7 +26,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Reply> {
     };
     let timeout = match request {
         Request::List {} | Request::Stat { .. } => SHOW_TIMEOUT,
-        Request::Set { .. } => SET_TIMEOUT,
+        Request::Set { .. } | Request::Add { .. } | Request::Remove { .. } => CHANGE_TIMEOUT,
     };
     let stream = UnixStream::connect(path).map_err(failed)?;
     stream.set_read_timeout(Some(timeout)).map_err(failed)?;

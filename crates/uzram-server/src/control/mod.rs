@@ -4,6 +4,8 @@
 //! {"op":"list"}                                                     every device, all attributes
 //! {"op":"stat","name":"uzram0"}                                     one device
 //! {"op":"set","name":"uzram0","attribute":"reset","value":"1"}      write an attribute
+//! {"op":"add","options":{"size":"1G","name":"b"}}                   serve another device
+//! {"op":"remove","name":"b"}                                        and end it
 //! {"ok":true,"devices":[{"name":"uzram0","disksize":1073741824,…}]}
 //! {"ok":false,"errno":16,"error":"uzram0: 2 clients are connected; …"}
 //! ```
@@ -15,6 +17,7 @@
 mod client;
 mod server;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +25,7 @@ use serde_json::{Map, Value};
 use uzram::Error;
 
 pub use client::ask;
-pub(crate) use server::Control;
+pub(crate) use server::{BoundControl, Control};
 
 /// Longest request, in bytes, with its end of line.
 pub const REQUEST_BYTES_MAX: usize = 4096;
@@ -52,6 +55,16 @@ pub enum Request {
         attribute: String,
         /// What to write, as text.
         value: String,
+    },
+    /// Make a device and serve it; the reply has its attributes.
+    Add {
+        /// Options by name, as [`device_config`](crate::options::device_config) takes them.
+        options: BTreeMap<String, String>,
+    },
+    /// Stop serving a device, whose content is lost.
+    Remove {
+        /// Its name.
+        name: String,
     },
 }
 

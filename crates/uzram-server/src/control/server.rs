@@ -28,6 +28,13 @@ const DRAIN_READS_MAX: usize = 1024;
 /// Answers one request.
 pub(crate) type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
 
+/// A control socket that clients can connect to; nobody answers yet.
+pub(crate) struct BoundControl {
+    listener: UnixListener,
+    stop: UnixStream,
+    stopped: UnixStream,
+}
+
 /// A control socket that is being served. Dropped, it finishes the requests at work and ends.
 pub(crate) struct Control {
     /// Closed to wake the acceptor up for the last time.
@@ -36,11 +43,11 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Serves requests on a socket made at `path`.
+    /// Listens on a socket made at `path`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a path too long, [`ErrorKind::Io`] if the system refuses.
-    pub(crate) fn start(path: &Path, handler: Arc<Handler>) -> Result<Control> {
+    pub(crate) fn bind(path: &Path) -> Result<BoundControl> {
         check_socket_path(path)?;
         let failed = |e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("control socket {}", path.display())).with_source(e)
@@ -51,12 +58,27 @@ impl Control {
         std::fs::set_permissions(path, private).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        Ok(BoundControl {
+            listener,
+            stop,
+            stopped,
+        })
+    }
+}
+
+impl BoundControl {
+    /// Answers requests on a thread of its own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the system gives no thread.
+    pub(crate) fn serve(self, handler: Arc<Handler>) -> Result<Control> {
+        let (listener, stopped) = (self.listener, self.stopped);
         let acceptor = thread::Builder::new()
             .name("uzram-control".into())
             .spawn(move || accept_until(&stopped, &listener, &handler))
-            .map_err(failed)?;
+            .map_err(|e| Error::new(ErrorKind::Io, "control thread").with_source(e))?;
         Ok(Control {
-            stop: Some(stop),
+            stop: Some(self.stop),
             acceptor: Some(acceptor),
         })
     }
@@ -245,7 +267,7 @@ mod tests {
     fn started(handler: Arc<Handler>) -> (tempfile::TempDir, std::path::PathBuf, Control) {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("control");
-        let control = Control::start(&path, handler).unwrap();
+        let control = Control::bind(&path).unwrap().serve(handler).unwrap();
         (temp, path, control)
     }
 
@@ -390,11 +412,11 @@ mod tests {
     #[test]
     fn a_path_that_is_taken_or_too_long_is_refused() {
         let (temp, path, _control) = started(echo());
-        let error = Control::start(&path, echo()).err().unwrap();
+        let error = Control::bind(&path).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Io);
         let long = temp.path().join("x".repeat(108));
         assert_eq!(
-            Control::start(&long, echo()).err().unwrap().kind(),
+            Control::bind(&long).err().unwrap().kind(),
             ErrorKind::InvalidInput
         );
     }

@@ -1,4 +1,5 @@
-//! Laws that every codec obeys, instantiated for each entry of the table.
+//! Laws that every codec obeys, instantiated for each entry of the table, and once more with a
+//! dictionary for those that take one.
 //!
 //! `UZRAM_CORPORA`, a list of files separated by colons, adds real pages to the round trips.
 
@@ -7,6 +8,7 @@ use proptest::test_runner::TestRunner;
 
 use super::{Compression, Parameters, algorithms};
 use crate::page::Unit;
+use crate::sync::Arc;
 
 const UNITS_BYTES: [u64; 3] = [4096, 16384, 65536];
 
@@ -14,11 +16,30 @@ const UNITS_BYTES: [u64; 3] = [4096, 16384, 65536];
 const HOSTILE_BYTES_MAX: usize = 8192;
 
 fn each(mut law: impl FnMut(&Compression)) {
-    for name in algorithms() {
-        for unit in UNITS_BYTES {
-            law(&Compression::new(name, Unit::new(unit).unwrap()).unwrap());
+    for unit in UNITS_BYTES.map(|bytes| Unit::new(bytes).unwrap()) {
+        for name in algorithms() {
+            law(&Compression::new(name, unit).unwrap());
+        }
+        for name in TAKE_DICTIONARIES {
+            law(&with_dictionary(name, &dictionary(1), unit));
         }
     }
+}
+
+/// The codecs that take a dictionary.
+#[cfg(feature = "c-codecs")]
+const TAKE_DICTIONARIES: &[&str] = &["lz4", "lz4hc", "zstd"];
+#[cfg(not(feature = "c-codecs"))]
+const TAKE_DICTIONARIES: &[&str] = &[];
+
+fn with_dictionary(name: &str, bytes: &[u8], unit: Unit) -> Arc<Compression> {
+    let parameters = Parameters::default().dictionary(bytes);
+    Compression::with_parameters(name, &parameters, unit).unwrap()
+}
+
+/// Longer than the 64 KiB that lz4 reaches; the pages of [`mixture`] resemble its end.
+fn dictionary(seed: u64) -> Vec<u8> {
+    [noise(seed, 64 << 10), mixture(seed + 1, 8 << 10)].concat()
 }
 
 fn pack(compression: &Compression, page: &[u8]) -> Vec<u8> {
@@ -229,6 +250,82 @@ fn a_unit_of_another_size_is_refused() {
     }
 }
 
+#[test]
+fn a_dictionary_makes_pages_that_resemble_it_smaller() {
+    for name in TAKE_DICTIONARIES {
+        for unit in UNITS_BYTES.map(|bytes| Unit::new(bytes).unwrap()) {
+            let page = mixture(2, unit.bytes());
+            let plain = pack(&Compression::new(name, unit).unwrap(), &page);
+            let short = pack(&with_dictionary(name, &dictionary(1), unit), &page);
+            let gained = plain.len() - short.len();
+            assert!(gained > 1000, "{name} at {unit}: {gained}");
+            let tiny = with_dictionary(name, b"x", unit);
+            comes_back(&tiny, &page, "a dictionary of one byte");
+        }
+    }
+}
+
+/// Pages of another dictionary, of none, and pages without one read with one.
+#[test]
+fn a_wrong_dictionary_is_refused_or_makes_a_page() {
+    for name in TAKE_DICTIONARIES {
+        for unit in UNITS_BYTES.map(|bytes| Unit::new(bytes).unwrap()) {
+            let codecs = [
+                Compression::new(name, unit).unwrap(),
+                with_dictionary(name, &dictionary(1), unit),
+                with_dictionary(name, &dictionary(9), unit),
+                with_dictionary(name, &dictionary(1)[..70_000], unit),
+                with_dictionary(name, b"x", unit),
+            ];
+            let mut same = 0;
+            for (writer, seed) in codecs.iter().flat_map(|c| (0..40).map(move |n| (c, n))) {
+                let page = mixture(seed, unit.bytes());
+                let packed = pack(writer, &page);
+                for reader in codecs.iter().filter(|reader| !Arc::ptr_eq(reader, writer)) {
+                    same += usize::from(unpack(reader, &packed).as_ref() == Some(&page));
+                }
+            }
+            // Without a dictionary there is nothing to miss; with a wrong one there is.
+            assert!((80..400).contains(&same), "{name} at {unit}: {same}");
+        }
+    }
+}
+
+#[test]
+fn codecs_without_dictionaries_say_so() {
+    let bytes = Parameters::default().dictionary(&b"some bytes"[..]);
+    let takes = |name: &&str| TAKE_DICTIONARIES.contains(name);
+    for name in algorithms().into_iter().filter(|name| !takes(name)) {
+        let error = Compression::with_parameters(name, &bytes, Unit::DEFAULT).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("dict (10 bytes): {name} takes none, ")),
+            "{text}"
+        );
+    }
+    let missing: Parameters = "dict=/none/such".parse().unwrap();
+    let error = Compression::with_parameters("lz4", &missing, Unit::DEFAULT).unwrap_err();
+    assert!(
+        error.to_string().starts_with("dict /none/such: "),
+        "{error}"
+    );
+}
+
+/// What begins like a trained dictionary must go on like one.
+#[cfg(feature = "c-codecs")]
+#[test]
+fn a_damaged_zstd_dictionary_is_refused() {
+    let bytes = [&[0x37, 0xa4, 0x30, 0xec][..], &noise(3, 1000)].concat();
+    let parameters = Parameters::default().dictionary(bytes);
+    let error = Compression::with_parameters("zstd", &parameters, Unit::DEFAULT).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("dict of 1004 bytes: no zstd dictionary"),
+        "{error}"
+    );
+}
+
 /// The levels of each codec: the least, the most, and where a page of text must get smaller.
 #[cfg(feature = "c-codecs")]
 const LEVELS: [(&str, i32, i32); 4] = [
@@ -292,7 +389,7 @@ fn deflate_takes_the_windows_that_it_has() {
 
 #[test]
 fn parameters_of_another_codec_are_refused() {
-    for name in ["lzo", "lzo-rle"] {
+    for name in ["lzo", "lzo-rle", "842"] {
         let level = Parameters::default().level(1);
         let error = Compression::with_parameters(name, &level, Unit::DEFAULT).unwrap_err();
         assert_eq!(

@@ -1,7 +1,8 @@
 //! Raw deflate, RFC 1951, through libdeflate. Denser than lz4, slower than zstd at its density.
 //!
 //! The library's window is always 32 KiB, so a smaller one is taken only where it makes no difference:
-//! when it covers the unit. There are no preset dictionaries.
+//! when it covers the unit. The library knows no preset dictionaries; zstd with one is denser and faster
+//! than deflate can be, so there is no second library for them.
 
 use std::ops::RangeInclusive;
 
@@ -26,6 +27,7 @@ impl Deflate {
     pub(super) fn new(parameters: &Parameters, unit: Unit) -> Result<Deflate> {
         let covers_unit = -unit.shift().cast_signed().min(WINDOW_BITS);
         parameters.winbits_within(-WINDOW_BITS..=covers_unit, -WINDOW_BITS)?;
+        parameters.no_dictionary(NAME, "libdeflate has no such call; zstd, lz4 and lz4hc do")?;
         let level = parameters.level_within(NAME, LEVELS, LEVEL_DEFAULT)?;
         Ok(Deflate { level })
     }

@@ -1,13 +1,17 @@
 //! LZ4 blocks: <https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md>.
 //!
 //! With C codecs this is liblz4's fast compressor with a reused state, whose reset costs nothing
-//! between pages; otherwise lz4_flex, which knows no acceleration.
+//! between pages; otherwise lz4_flex, which knows neither acceleration nor prepared dictionaries.
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "c-codecs")]
+use super::lz4_dictionary::{Prepared, Search};
 use super::{Codec, Compressor, DecompressShared, Decompressor, Malformed, Parameters};
 use crate::error::Result;
 use crate::page::Unit;
+#[cfg(feature = "c-codecs")]
+use crate::sync::Arc;
 
 pub(super) const NAME: &str = "lz4";
 
@@ -15,13 +19,21 @@ const ACCELERATION_DEFAULT: i32 = 1;
 
 pub(super) struct Lz4 {
     acceleration: i32,
+    #[cfg(feature = "c-codecs")]
+    dictionary: Option<Arc<Prepared>>,
 }
 
 impl Lz4 {
     pub(super) fn new(parameters: &Parameters) -> Result<Lz4> {
         let range = 1..=imp::ACCELERATION_MAX;
         let acceleration = parameters.level_within(NAME, range, ACCELERATION_DEFAULT)?;
-        Ok(Lz4 { acceleration })
+        #[cfg(not(feature = "c-codecs"))]
+        parameters.no_dictionary(NAME, "built without C codecs; build with them")?;
+        Ok(Lz4 {
+            acceleration,
+            #[cfg(feature = "c-codecs")]
+            dictionary: Prepared::new(parameters, Search::Fast(acceleration))?,
+        })
     }
 }
 
@@ -31,15 +43,23 @@ impl Codec for Lz4 {
     }
 
     fn compressor(&self, _unit: Unit) -> Result<Box<dyn Compressor>> {
+        #[cfg(feature = "c-codecs")]
+        if let Some(dictionary) = &self.dictionary {
+            return dictionary.compressor();
+        }
         Ok(Box::new(imp::State::new(self.acceleration)?))
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
+        #[cfg(feature = "c-codecs")]
+        if let Some(dictionary) = &self.dictionary {
+            return Ok(dictionary.decompressor());
+        }
         Ok(Decompressor::Shared(Box::new(Lz4Decoder)))
     }
 }
 
-/// Decodes LZ4 blocks, whatever made them.
+/// Decodes LZ4 blocks without dictionary, whatever made them.
 pub(super) struct Lz4Decoder;
 
 impl DecompressShared for Lz4Decoder {
@@ -168,6 +188,7 @@ mod imp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::iter;
 
     /// `literals` literals, a match of `length` bytes at `offset`, and literals up to the unit.
     fn block(literals: usize, offset: u16, length: usize) -> Vec<u8> {
@@ -187,24 +208,44 @@ mod tests {
         block
     }
 
+    /// A decoder with a dictionary, and how far offsets reach after four literals.
+    #[cfg(feature = "c-codecs")]
+    fn with_two_bytes() -> Option<(Box<dyn DecompressShared>, u16)> {
+        let parameters = Parameters::default().dictionary(&b"de"[..]);
+        let lz4 = Lz4::new(&parameters).unwrap();
+        match lz4.decompressor(Unit::DEFAULT).unwrap() {
+            Decompressor::Shared(decoder) => Some((decoder, 6)),
+            Decompressor::Stateful(_) => None,
+        }
+    }
+
+    #[cfg(not(feature = "c-codecs"))]
+    fn with_two_bytes() -> Option<(Box<dyn DecompressShared>, u16)> {
+        None
+    }
+
     /// Offset 0 means nothing, and a copy onto itself would keep what was there.
     #[test]
     fn matches_of_what_is_not_yet_written_show_no_old_bytes() {
+        let plain: (Box<dyn DecompressShared>, u16) = (Box::new(Lz4Decoder), 4);
+        let decoders: Vec<_> = iter::once(plain).chain(with_two_bytes()).collect();
         let lengths = || (19..80).chain(4040..4088);
         for (offset, length) in (0..=8).flat_map(|o| lengths().map(move |l| (o, l))) {
             let block = block(4, offset, length);
-            let decode = |old: u8| {
+            let decode = |decoder: &dyn DecompressShared, old: u8| {
                 let mut page = vec![old; 4096];
-                Lz4Decoder.decompress(&block, &mut page).map(|()| page)
+                decoder.decompress(&block, &mut page).map(|()| page)
             };
-            assert!(
-                decode(0xa5) == decode(0x5a),
-                "offset {offset}, length {length}"
-            );
-            assert!(
-                offset == 0 || decode(0).is_ok() == (offset <= 4),
-                "{offset}"
-            );
+            for (decoder, reach) in &decoders {
+                assert!(
+                    decode(&**decoder, 0xa5) == decode(&**decoder, 0x5a),
+                    "offset {offset}, length {length}, reach {reach}"
+                );
+                assert!(
+                    offset == 0 || decode(&**decoder, 0).is_ok() == (offset <= *reach),
+                    "{offset}"
+                );
+            }
         }
     }
 }

@@ -8,10 +8,12 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::RangeInclusive;
 
 use super::lz4::Lz4Decoder;
+use super::lz4_dictionary::{Prepared, Search};
 use super::{Codec, Compressor, Decompressor, Parameters};
 use crate::error::Result;
 use crate::memory;
 use crate::page::Unit;
+use crate::sync::Arc;
 
 pub(super) const NAME: &str = "lz4hc";
 
@@ -34,12 +36,16 @@ unsafe extern "C" {
 
 pub(super) struct Lz4hc {
     level: i32,
+    dictionary: Option<Arc<Prepared>>,
 }
 
 impl Lz4hc {
     pub(super) fn new(parameters: &Parameters) -> Result<Lz4hc> {
         let level = parameters.level_within(NAME, LEVELS, LEVEL_DEFAULT)?;
-        Ok(Lz4hc { level })
+        Ok(Lz4hc {
+            level,
+            dictionary: Prepared::new(parameters, Search::High(level))?,
+        })
     }
 }
 
@@ -49,11 +55,17 @@ impl Codec for Lz4hc {
     }
 
     fn compressor(&self, _unit: Unit) -> Result<Box<dyn Compressor>> {
-        Ok(Box::new(State::new(self.level)?))
+        match &self.dictionary {
+            Some(dictionary) => dictionary.compressor(),
+            None => Ok(Box::new(State::new(self.level)?)),
+        }
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
-        Ok(Decompressor::Shared(Box::new(Lz4Decoder)))
+        Ok(match &self.dictionary {
+            Some(dictionary) => dictionary.decompressor(),
+            None => Decompressor::Shared(Box::new(Lz4Decoder)),
+        })
     }
 }
 

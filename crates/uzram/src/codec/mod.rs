@@ -4,9 +4,13 @@
 //! [`Compressor`] or [`Decompressor`] holds scratch state and serves one call at a time; source
 //! and destination belong to the call. A codec knows bytes, never pages' places.
 
+mod c842;
 #[cfg(feature = "c-codecs")]
 mod deflate;
+mod dictionary;
 mod lz4;
+#[cfg(feature = "c-codecs")]
+mod lz4_dictionary;
 #[cfg(feature = "c-codecs")]
 mod lz4hc;
 mod lzo;
@@ -105,7 +109,13 @@ const TABLE: &[(&str, Make)] = &[
     (lzo::NAME_RLE, |parameters, _| {
         Ok(Box::new(lzo::Lzo::new_rle(parameters)?))
     }),
+    (c842::NAME, |parameters, _| {
+        Ok(Box::new(c842::C842::new(parameters)?))
+    }),
 ];
+
+/// What codecs without dictionaries say to somebody who gives them one.
+const NO_DICTIONARY: &str = "its format has none; zstd, lz4 and lz4hc have";
 
 /// The names of the built-in codecs, the default first.
 #[must_use]
@@ -113,7 +123,7 @@ pub fn algorithms() -> Vec<&'static str> {
     TABLE.iter().map(|(name, _)| *name).collect()
 }
 
-/// The built-in codec called `name`, for units of this size.
+/// The built-in codec called `name` with loaded parameters, for units of this size.
 pub(crate) fn by_name(name: &str, parameters: &Parameters, unit: Unit) -> Result<Box<dyn Codec>> {
     let Some((_, make)) = TABLE.iter().find(|(known, _)| *known == name) else {
         let known = algorithms().join(", ");

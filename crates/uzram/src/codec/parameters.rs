@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::dictionary::Dictionary;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Arc;
 
 /// Parameters of a built-in codec. What is not set has the codec's default; what the codec does not
 /// take, or not in this range, is refused when the codec is made.
@@ -16,6 +19,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// | `level` | zstd: higher is slower and smaller | -131072 to 22, 3 |
 /// | `level` | deflate: higher is slower and smaller | 1 to 12, 6 |
 /// | `deflate.winbits` | deflate: minus log2 of the window in bytes | -15 up to what covers the unit, -15 |
+/// | `dict` | zstd, lz4, lz4hc: a file of bytes that pages resemble; lz4 and lz4hc use its last 64 KiB | up to 16 MiB, none |
+///
+/// Without C codecs lz4 takes neither acceleration nor dictionary.
 ///
 /// ```
 /// use uzram::{Compression, Parameters, Unit};
@@ -30,10 +36,11 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Parameters {
     level: Option<i32>,
     deflate_winbits: Option<i32>,
+    dictionary: Option<Dictionary>,
 }
 
 /// What [`Parameters::from_str`] knows.
-const KNOWN: &str = "level=N and deflate.winbits=N, separated by spaces or commas";
+const KNOWN: &str = "level=N, dict=FILE and deflate.winbits=N, separated by spaces or commas";
 
 impl Parameters {
     /// Sets the level.
@@ -49,6 +56,51 @@ impl Parameters {
     pub fn deflate_winbits(mut self, bits: i32) -> Parameters {
         self.deflate_winbits = Some(bits);
         self
+    }
+
+    /// Sets the dictionary to these bytes, for zstd one that `uzram train` made or any others.
+    #[must_use]
+    pub fn dictionary(mut self, bytes: impl Into<Arc<[u8]>>) -> Parameters {
+        self.dictionary = Some(Dictionary::Loaded(bytes.into(), None));
+        self
+    }
+
+    /// Sets the dictionary to a file's content, which [`Parameters::load`] reads.
+    #[must_use]
+    pub fn dictionary_file(mut self, path: impl Into<PathBuf>) -> Parameters {
+        self.dictionary = Some(Dictionary::File(path.into()));
+        self
+    }
+
+    /// Reads the dictionary's file, if that has not happened. Parameters that were loaded are equal
+    /// only if their dictionaries' contents are; [`Compression`](crate::Compression) loads what it is
+    /// given.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a file that cannot be read, is empty or over 16 MiB;
+    /// [`ErrorKind::NoMemory`].
+    pub fn load(mut self) -> Result<Parameters> {
+        self.dictionary = self.dictionary.map(Dictionary::load).transpose()?;
+        Ok(self)
+    }
+
+    /// The dictionary's bytes, once loaded.
+    #[cfg(feature = "c-codecs")]
+    pub(super) fn loaded_dictionary(&self) -> Option<Arc<[u8]>> {
+        match &self.dictionary {
+            Some(Dictionary::Loaded(bytes, _)) => Some(Arc::clone(bytes)),
+            Some(Dictionary::File(_)) | None => None,
+        }
+    }
+
+    /// For a codec without dictionaries, and why.
+    pub(super) fn no_dictionary(&self, codec: &str, why: &str) -> Result<()> {
+        match &self.dictionary {
+            None => Ok(()),
+            Some(dictionary) => Err(invalid(format!(
+                "dict {dictionary}: {codec} takes none, {why}"
+            ))),
+        }
     }
 
     /// The level, if it was set within what `codec` takes; else `default`.
@@ -88,6 +140,7 @@ impl Parameters {
         let field = match name {
             "level" => &mut self.level,
             "deflate.winbits" => &mut self.deflate_winbits,
+            "dict" => return self.set_dictionary(word, value),
             _ => return Err(unknown(word)),
         };
         let number = value.parse().map_err(|_| {
@@ -96,7 +149,20 @@ impl Parameters {
             ))
         })?;
         match field.replace(number) {
-            Some(_) => Err(invalid(format!("parameter `{word}`: given twice"))),
+            Some(_) => Err(twice(word)),
+            None => Ok(()),
+        }
+    }
+
+    fn set_dictionary(&mut self, word: &str, path: &str) -> Result<()> {
+        if path.is_empty() {
+            return Err(invalid(format!(
+                "parameter `{word}`: the value must be a file; uzram train makes one"
+            )));
+        }
+        let dictionary = Dictionary::File(path.into());
+        match self.dictionary.replace(dictionary) {
+            Some(_) => Err(twice(word)),
             None => Ok(()),
         }
     }
@@ -118,9 +184,11 @@ impl FromStr for Parameters {
 impl fmt::Display for Parameters {
     /// What [`Parameters::from_str`] takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value: Option<i32>| value.map(|value| value.to_string());
         let set = [
-            ("level", self.level),
-            ("deflate.winbits", self.deflate_winbits),
+            ("level", shown(self.level)),
+            ("dict", self.dictionary.as_ref().map(ToString::to_string)),
+            ("deflate.winbits", shown(self.deflate_winbits)),
         ];
         let mut separator = "";
         for (name, value) in set {
@@ -161,6 +229,10 @@ fn not_taken(name: &str, codec: &str, value: Option<i32>) -> Result<()> {
     }
 }
 
+fn twice(word: &str) -> Error {
+    invalid(format!("parameter `{word}`: given twice"))
+}
+
 fn unknown(word: &str) -> Error {
     invalid(format!("parameter `{word}`: known are {KNOWN}"))
 }
@@ -181,6 +253,7 @@ mod tests {
             "level=-5",
             "deflate.winbits=-12",
             "level=1 deflate.winbits=-15",
+            "level=1 dict=/tmp/a=b deflate.winbits=-15",
         ] {
             assert_eq!(text.parse::<Parameters>().unwrap().to_string(), text);
         }
@@ -201,12 +274,18 @@ mod tests {
             "level=99999999999",
             "=",
             "level = 3",
+            "dict=",
         ] {
             let error = text.parse::<Parameters>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{text}");
             assert!(error.to_string().starts_with("parameter `"), "{error}");
         }
-        let error = "level=1 level=2".parse::<Parameters>().unwrap_err();
-        assert_eq!(error.to_string(), "parameter `level=2`: given twice");
+        for (text, word) in [("level=1 level=2", "level=2"), ("dict=a dict=b", "dict=b")] {
+            let error = text.parse::<Parameters>().unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("parameter `{word}`: given twice")
+            );
+        }
     }
 }

@@ -32,6 +32,7 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 /// ```
 pub struct Compression {
     codec: Box<dyn Codec>,
+    parameters: Parameters,
     unit: Unit,
     streams: Streams<Stream>,
     decoding: Decoding,
@@ -78,7 +79,9 @@ impl Compression {
         parameters: &Parameters,
         unit: Unit,
     ) -> Result<Arc<Compression>> {
-        Compression::with_codec(by_name(algorithm, parameters, unit)?, unit)
+        let parameters = parameters.clone().load()?;
+        let codec = by_name(algorithm, &parameters, unit)?;
+        Compression::over(codec, parameters, unit)
     }
 
     /// A codec of the caller's.
@@ -87,6 +90,10 @@ impl Compression {
     /// Whatever the codec returns for its first decompressor;
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
     pub fn with_codec(codec: Box<dyn Codec>, unit: Unit) -> Result<Arc<Compression>> {
+        Compression::over(codec, Parameters::default(), unit)
+    }
+
+    fn over(codec: Box<dyn Codec>, parameters: Parameters, unit: Unit) -> Result<Arc<Compression>> {
         let decoding = match codec.decompressor(unit)? {
             Decompressor::Shared(shared) => Decoding::Shared(shared),
             Decompressor::Stateful(first) => {
@@ -98,6 +105,7 @@ impl Compression {
         let (streams, pages) = (Streams::new()?, Streams::new()?);
         Ok(Arc::new(Compression {
             codec,
+            parameters,
             unit,
             streams,
             decoding,
@@ -109,6 +117,12 @@ impl Compression {
     #[must_use]
     pub fn codec(&self) -> &dyn Codec {
         &*self.codec
+    }
+
+    /// The parameters that it was made with; none for a codec of the caller's.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
     }
 
     /// The size that is compressed at once.

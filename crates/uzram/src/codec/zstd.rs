@@ -2,13 +2,18 @@
 //!
 //! Frames are stored without magic number, content size, dictionary id and checksum: the store
 //! knows the size, and asks for checksums by itself when wanted. Both directions hold state.
+//!
+//! A dictionary is digested once for each direction; all contexts refer to the two.
 
-use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
+#![allow(unsafe_code)]
+
+use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat};
 
 use super::{Codec, Compressor, Decompress, Decompressor, Malformed, Parameters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::page::Unit;
+use crate::sync::Arc;
 
 pub(super) const NAME: &str = "zstd";
 
@@ -16,13 +21,47 @@ const LEVEL_DEFAULT: i32 = 3;
 
 pub(super) struct Zstd {
     level: i32,
+    dictionary: Option<Arc<Digested>>,
+}
+
+/// A dictionary as the library wants it. Both keep a copy of its content.
+struct Digested {
+    compressing: CDict<'static>,
+    decompressing: DDict<'static>,
 }
 
 impl Zstd {
     pub(super) fn new(parameters: &Parameters) -> Result<Zstd> {
         let levels = zstd_safe::min_c_level()..=zstd_safe::max_c_level();
         let level = parameters.level_within(NAME, levels, LEVEL_DEFAULT)?;
-        Ok(Zstd { level })
+        let digested = parameters
+            .loaded_dictionary()
+            .map(|bytes| Digested::new(&bytes, level).map(Arc::new));
+        Ok(Zstd {
+            level,
+            dictionary: digested.transpose()?,
+        })
+    }
+}
+
+impl Digested {
+    fn new(bytes: &[u8], level: i32) -> Result<Digested> {
+        memory::gate()?;
+        // The library says no more than that it could not: bytes that begin like a trained dictionary
+        // and go on otherwise, or no memory. Any other bytes are content.
+        let refused = || {
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "dict of {} bytes: no zstd dictionary, or no memory for it; make one with uzram train",
+                    bytes.len()
+                ),
+            )
+        };
+        Ok(Digested {
+            compressing: CDict::try_create(bytes, level).ok_or_else(refused)?,
+            decompressing: DDict::try_create(bytes).ok_or_else(refused)?,
+        })
     }
 }
 
@@ -43,7 +82,16 @@ impl Codec for Zstd {
         ] {
             context.set_parameter(parameter).map_err(refused)?;
         }
-        Ok(Box::new(ZstdCompressor { context }))
+        if let Some(digested) = &self.dictionary {
+            // SAFETY: the context is dropped before the dictionary that is kept beside it, which
+            // neither moves nor changes.
+            let digested = unsafe { &*Arc::as_ptr(digested) };
+            context.ref_cdict(&digested.compressing).map_err(refused)?;
+        }
+        Ok(Box::new(ZstdCompressor {
+            context,
+            _dictionary: self.dictionary.clone(),
+        }))
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
@@ -52,14 +100,24 @@ impl Codec for Zstd {
         context
             .set_parameter(DParameter::Format(FrameFormat::Magicless))
             .map_err(refused)?;
+        if let Some(digested) = &self.dictionary {
+            // SAFETY: as in the compressor.
+            let digested = unsafe { &*Arc::as_ptr(digested) };
+            context
+                .ref_ddict(&digested.decompressing)
+                .map_err(refused)?;
+        }
         Ok(Decompressor::Stateful(Box::new(ZstdDecompressor {
             context,
+            _dictionary: self.dictionary.clone(),
         })))
     }
 }
 
 struct ZstdCompressor {
     context: CCtx<'static>,
+    // Referred to by the context: it must be declared, and so dropped, after it.
+    _dictionary: Option<Arc<Digested>>,
 }
 
 impl Compressor for ZstdCompressor {
@@ -70,6 +128,8 @@ impl Compressor for ZstdCompressor {
 
 struct ZstdDecompressor {
     context: DCtx<'static>,
+    // As in the compressor.
+    _dictionary: Option<Arc<Digested>>,
 }
 
 impl Decompress for ZstdDecompressor {

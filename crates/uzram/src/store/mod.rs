@@ -196,6 +196,13 @@ impl Store {
         }
     }
 
+    /// Memory that objects take, with the pool's overhead, in bytes: `mem_used_total_bytes` of
+    /// [`Store::stats`] without the locks that the rest of the statistics take.
+    #[must_use]
+    pub fn mem_used_bytes(&self) -> u64 {
+        self.pool.arena().stats().used_bytes
+    }
+
     /// What the store holds and has done.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -228,6 +228,8 @@ fn every_pool() {
 fn churn() {
     const OBJECTS: usize = 4_000;
     const TIDES: u64 = 6;
+    /// Memory comes and goes in spans, and where a tide's peak lies among them is chance.
+    const SPAN_BYTES: u64 = 2 << 20;
     let sizes: [fn(u64) -> u64; 4] = [
         |draw| 1 + draw % 300,
         |draw| 600 + draw % 1500,
@@ -267,7 +269,7 @@ fn churn() {
                     high_side_bytes = high_side_bytes.max(stats.side_bytes);
                 }
                 _ => {
-                    let grown = over > high_bytes + slack_bytes();
+                    let grown = over > high_bytes + slack_bytes() + SPAN_BYTES;
                     let side_grown = stats.side_bytes > high_side_bytes * 5 / 4;
                     assert!(!grown, "{name}: {over} after {high_bytes}, {stats:?}");
                     assert!(!side_grown, "{name}: {stats:?} after {high_side_bytes}");

@@ -20,7 +20,7 @@ use crate::corpus::Corpus;
 use crate::error::{Error, Result};
 use crate::peers::{Missing, Peer, nbdkit};
 use crate::progress::Progress;
-use crate::report::{Aim, Block, Measured, Ratio};
+use crate::report::{Aim, Block, Findings, Measured, Ratio};
 use crate::sample::Series;
 use crate::suite::{Options, SUBJECT};
 use crate::workload::Workload;
@@ -39,39 +39,34 @@ const WARM_UP: Duration = Duration::from_millis(200);
 const IOPS: &str = "iops";
 
 /// Runs the suite: one block for each corpus, and one for fio's half-compressible buffers.
-pub(crate) fn run(options: &Options) -> Result<(Vec<Block>, Vec<Missing>)> {
+pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
     let fio = Corpus::fio(50, FIO_PAGES);
     let corpora: Vec<&Corpus> = options.corpora.iter().chain([&fio]).collect();
     let mut progress = Progress::new(corpora.len() * CONNECTIONS.len() * 2);
     let (peers, missing) = available_peers(options);
-    let mut blocks = Vec::new();
+    findings.missing = missing;
     for corpus in corpora {
         let workload = Workload::new(corpus, options.quick)?;
-        let mut block = Block {
+        findings.blocks.push(Block {
             title: format!(
                 "{}: {} MiB device, 4 KiB random, depth {DEPTH} a connection, not pinned",
                 corpus.name,
                 workload.bytes() >> 20
             ),
             ..Block::default()
-        };
+        });
         for connections in CONNECTIONS {
             let mut lines = Lines::start(options, &peers, &workload, connections)?;
             for direction in [Direction::Write, Direction::Read] {
                 let name = format!("{}/{}", corpus.name, case_name(direction, connections));
                 let figures = lines.measure(direction, &name, options, &mut progress)?;
-                record(
-                    &name,
-                    direction,
-                    &figures,
-                    workload.bytes() as u64,
-                    &mut block,
-                );
+                let block = findings.blocks.last_mut();
+                let block = block.expect("this corpus's block was pushed above");
+                record(&name, direction, &figures, workload.bytes() as u64, block);
             }
         }
-        blocks.push(block);
     }
-    Ok((blocks, missing))
+    Ok(())
 }
 
 fn case_name(direction: Direction, connections: usize) -> String {

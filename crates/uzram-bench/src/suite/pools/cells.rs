@@ -27,11 +27,11 @@ const STORED_MAX_BYTES: f64 = 2048.0 * MEBIBYTE;
 const MEBIBYTE: f64 = 1_048_576.0;
 
 pub(super) type Metric = (&'static str, &'static str);
-pub(super) const DENSITY: Metric = ("pool_bytes_per_stored_byte", "x");
+pub(super) const DENSITY: Metric = ("pool_bytes_per_stored_byte", "bytes/byte");
 pub(super) const LEFT: Metric = ("pool_bytes_left", "MiB");
 pub(super) const BACK: Metric = ("system_got_back", "%");
-pub(super) const INSERT_MEAN: Metric = ("insert_mean_beyond_copy", "ns");
-pub(super) const INSERT_P999: Metric = ("insert_p999_beyond_copy", "ns");
+pub(super) const INSERT_MEAN: Metric = ("insert_beyond_copy_mean", "ns");
+pub(super) const INSERT_P999: Metric = ("insert_beyond_copy_p999", "ns");
 pub(super) const REMOVE_MEAN: Metric = ("remove_mean", "ns");
 pub(super) const REMOVE_P999: Metric = ("remove_p999", "ns");
 pub(super) const OVER_1MS: Metric = ("over_1ms", "operations");
@@ -63,10 +63,10 @@ const fn time(
 
 const INSERT_AND_REMOVE: [Time; 11] = [
     time("insert", INSERT_MEAN.0, |_, beyond, _| beyond.insert.mean),
-    time("p50", "insert_p50_beyond_copy", |_, beyond, _| {
+    time("p50", "insert_beyond_copy_p50", |_, beyond, _| {
         beyond.insert.p50
     }),
-    time("p99", "insert_p99_beyond_copy", |_, beyond, _| {
+    time("p99", "insert_beyond_copy_p99", |_, beyond, _| {
         beyond.insert.p99
     }),
     time("p99.9", INSERT_P999.0, |_, beyond, _| beyond.insert.p999),
@@ -84,16 +84,16 @@ const INSERT_AND_REMOVE: [Time; 11] = [
 ];
 
 const ACCESS: [Time; 4] = [
-    time("access", "access_mean_beyond_copy", |_, beyond, _| {
+    time("access", "access_beyond_copy_mean", |_, beyond, _| {
         beyond.access.mean
     }),
-    time("p50", "access_p50_beyond_copy", |_, beyond, _| {
+    time("p50", "access_beyond_copy_p50", |_, beyond, _| {
         beyond.access.p50
     }),
-    time("p99", "access_p99_beyond_copy", |_, beyond, _| {
+    time("p99", "access_beyond_copy_p99", |_, beyond, _| {
         beyond.access.p99
     }),
-    time("p99.9", "access_p999_beyond_copy", |_, beyond, _| {
+    time("p99.9", "access_beyond_copy_p999", |_, beyond, _| {
         beyond.access.p999
     }),
 ];
@@ -127,30 +127,46 @@ pub(super) fn steps(scale: &Scale, variants: &[Variant]) -> usize {
 }
 
 impl Cells<'_> {
-    pub(super) fn block(&self, progress: &mut Progress) -> Result<Block> {
+    /// Measures into `block`, which holds what there is also after a failure.
+    pub(super) fn measure(&self, block: &mut Block, progress: &mut Progress) -> Result<()> {
         let objects = Packed::new(self.corpus, self.algorithm)?;
         let cpu = self.cpus[self.cpus.len() - 1];
-        let mut block = Block {
-            title: format!(
-                "{} {}: objects of {:.0} bytes on average, one thread pinned to CPU {cpu}",
-                self.corpus.name,
-                self.algorithm,
-                objects.mean_bytes()
-            ),
-            ..Block::default()
-        };
+        block.title = format!(
+            "{} {}: objects of {:.0} bytes on average, one thread pinned to CPU {cpu}",
+            self.corpus.name,
+            self.algorithm,
+            objects.mean_bytes()
+        );
         machine::pin_to(cpu)?;
         let mut bench = Bench::new(self.scale.copy_bytes)?;
-        let counts = self.counts(&objects, &mut block);
+        let counts = self.counts(&objects, block);
+        block.matrices = self.matrices(&counts);
+        self.every_variant(&objects, &counts, &mut bench, block, progress)?;
+        progress.at(&format!("{}, in turns", self.prefix()), 0.0);
+        self.alternate(&objects, &mut bench, block)?;
+        progress.step();
+        machine::restrict_to(self.cpus)?;
+        scaling::measure(self, &objects, block, progress)?;
+        block.claims = claims::of_the_aims(&self.prefix(), &counts, block);
+        Ok(())
+    }
+
+    fn every_variant(
+        &self,
+        objects: &Packed,
+        counts: &[usize],
+        bench: &mut Bench,
+        block: &mut Block,
+        progress: &mut Progress,
+    ) -> Result<()> {
         let mut most_lost: f64 = 0.0;
-        for &count in &counts {
+        for &count in counts {
             for &variant in self.variants {
                 self.options.stop.check()?;
                 let what = format!("{}, {count} objects, {}", self.prefix(), variant.name());
                 progress.at(&what, 0.0);
-                let (bench, block) = (&mut bench, &mut block);
-                let lost = alone(|| self.weigh_and_time(variant, &objects, count, bench, block))?;
-                most_lost = most_lost.max(lost);
+                let work = || self.weigh_and_time(variant, objects, count, bench, block);
+                most_lost = most_lost.max(alone(work)?);
                 progress.step();
             }
         }
@@ -161,14 +177,7 @@ impl Cells<'_> {
                 most_lost * 100.0
             ));
         }
-        progress.at(&format!("{}, in turns", self.prefix()), 0.0);
-        self.alternate(&objects, &mut bench, &mut block)?;
-        progress.step();
-        machine::restrict_to(self.cpus)?;
-        scaling::measure(self, &objects, &mut block, progress)?;
-        block.matrices = self.matrices(&counts);
-        block.verdicts = claims::of_the_aims(&self.prefix(), &counts, &block);
-        Ok(block)
+        Ok(())
     }
 
     pub(super) fn prefix(&self) -> String {

@@ -14,7 +14,7 @@ use super::comparison::{DENSITY_FIGURE, FIGURES, Figure};
 use super::heap::Variant;
 use super::published::{Outcome, PUBLISHED};
 use super::scaling::{COPY, SPEEDUP};
-use crate::report::{Block, Measured, Standing, Verdict};
+use crate::report::{Block, Claim, Measured, Standing};
 use crate::sample::{Series, Spread};
 
 /// Pool bytes a stored byte after a fill, by the number of objects.
@@ -62,7 +62,7 @@ pub(super) fn of_the_comparison(
     case: &str,
     outcomes: &[(Variant, Vec<Outcome>)],
     clock: Clock,
-) -> Vec<Verdict> {
+) -> Vec<Claim> {
     let series = |figure: &Figure, name: &str| -> Option<Series> {
         let named = |variant: &Variant| matches!(variant, Variant::Pool(pool) if *pool == name);
         let (_, runs) = outcomes.iter().find(|(variant, _)| named(variant))?;
@@ -72,7 +72,7 @@ pub(super) fn of_the_comparison(
             .collect();
         Some(Series::from(values))
     };
-    let mut verdicts = Vec::new();
+    let mut claims = Vec::new();
     for figure in &FIGURES {
         let Some(published) = figure.published else {
             continue;
@@ -85,19 +85,19 @@ pub(super) fn of_the_comparison(
             })
             .collect();
         sides.sort_by(|one, other| one.1.total_cmp(&other.1));
-        verdicts.push(ordering(case, figure, &sides));
+        claims.push(ordering(case, figure, &sides));
     }
     let density = &FIGURES[DENSITY_FIGURE];
     for peer in ["z3fold", "zbud"] {
         if let Some((ours, theirs)) = series(density, "ztree").zip(series(density, peer)) {
-            verdicts.push(denser(case, peer, &ours, &theirs));
+            claims.push(denser(case, peer, &ours, &theirs));
         }
     }
-    verdicts
+    claims
 }
 
 /// One published ordering, pair by pair.
-fn ordering(case: &str, figure: &Figure, sides: &[(&str, f64, Series)]) -> Verdict {
+fn ordering(case: &str, figure: &Figure, sides: &[(&str, f64, Series)]) -> Claim {
     let mut pairs = Pairs::default();
     for (at, (small, _, ours)) in sides.iter().enumerate() {
         for (large, _, theirs) in &sides[at + 1..] {
@@ -111,7 +111,7 @@ fn ordering(case: &str, figure: &Figure, sides: &[(&str, f64, Series)]) -> Verdi
     });
     let figures: Vec<String> = figures.collect();
     let reason = REASONS.iter().find(|(metric, _)| *metric == figure.metric);
-    Verdict {
+    Claim {
         case: case.to_owned(),
         claim: format!("{}, published {}", figure.head, names.join(" < ")),
         measured: format!("{}; {}", figures.join(", "), pairs.words()),
@@ -120,13 +120,13 @@ fn ordering(case: &str, figure: &Figure, sides: &[(&str, f64, Series)]) -> Verdi
     }
 }
 
-fn denser(case: &str, peer: &str, ours: &Series, theirs: &Series) -> Verdict {
+fn denser(case: &str, peer: &str, ours: &Series, theirs: &Series) -> Claim {
     let figures = [("ztree", ours), (peer, theirs)].map(|(name, series)| {
         series
             .spread()
             .map_or(String::new(), |spread| format!("{name} {}", shown(spread)))
     });
-    Verdict {
+    Claim {
         case: case.to_owned(),
         claim: format!("ztree is denser than {peer}"),
         measured: figures.join(", "),
@@ -192,16 +192,16 @@ impl Pairs {
 }
 
 /// Of a corpus and codec: the aims of the default pool.
-pub(super) fn of_the_aims(prefix: &str, counts: &[usize], block: &Block) -> Vec<Verdict> {
+pub(super) fn of_the_aims(prefix: &str, counts: &[usize], block: &Block) -> Vec<Claim> {
     let aims = Aims {
         prefix,
         pool: uzram::pools()[0],
         results: &block.results,
     };
-    let mut verdicts = Vec::new();
+    let mut claims = Vec::new();
     for (count, limit) in FILLED_AIMS {
         let claim = format!("{count} objects take at most {limit} of their bytes");
-        verdicts.extend(aims.at_most(&format!("{count}/fill"), DENSITY, limit, claim));
+        claims.extend(aims.at_most(&format!("{count}/fill"), DENSITY, limit, claim));
     }
     let largest = format!("{AIMED_OBJECTS}");
     let after = [
@@ -218,7 +218,7 @@ pub(super) fn of_the_aims(prefix: &str, counts: &[usize], block: &Block) -> Vec<
     ];
     for (case, limit, when) in after {
         let claim = format!("{when} at most {limit}");
-        verdicts.extend(aims.at_most(&format!("{largest}/{case}"), DENSITY, limit, claim));
+        claims.extend(aims.at_most(&format!("{largest}/{case}"), DENSITY, limit, claim));
     }
     let costs = [
         (
@@ -241,14 +241,14 @@ pub(super) fn of_the_aims(prefix: &str, counts: &[usize], block: &Block) -> Vec<
     let count = counts.last().copied().unwrap_or(0);
     let overwrite = format!("{count}/overwrite");
     for (metric, limit, claim) in costs {
-        verdicts.extend(aims.at_most(&overwrite, metric, limit, claim.to_owned()));
+        claims.extend(aims.at_most(&overwrite, metric, limit, claim.to_owned()));
     }
-    verdicts.extend(aims.interruptions(&overwrite));
-    verdicts.extend(speedup(prefix, aims.pool, block));
-    verdicts.extend(aims.densest(&format!("{count}/fill"), "after a fill"));
-    verdicts.extend(aims.densest(&format!("{count}/overwritten"), "after ten overwrites"));
-    verdicts.extend(cheapest(prefix, aims.pool, block));
-    verdicts
+    claims.extend(aims.interruptions(&overwrite));
+    claims.extend(speedup(prefix, aims.pool, block));
+    claims.extend(aims.densest(&format!("{count}/fill"), "after a fill"));
+    claims.extend(aims.densest(&format!("{count}/overwritten"), "after ten overwrites"));
+    claims.extend(cheapest(prefix, aims.pool, block));
+    claims
 }
 
 struct Aims<'a> {
@@ -269,14 +269,14 @@ impl Aims<'_> {
         found.map(|result| result.spread)
     }
 
-    fn at_most(&self, case: &str, metric: Metric, limit: f64, claim: String) -> Option<Verdict> {
+    fn at_most(&self, case: &str, metric: Metric, limit: f64, claim: String) -> Option<Claim> {
         let spread = self.find(case, self.pool, metric)?;
         let measured = format!("{} {}", shown(spread), metric.1);
-        Some(self.verdict(case, claim, measured, Standing::at_most(limit, spread)))
+        Some(self.claim(case, claim, measured, Standing::at_most(limit, spread)))
     }
 
     /// Operations over 1 ms are no more than an empty loop has; counts scatter by their square root.
-    fn interruptions(&self, case: &str) -> Option<Verdict> {
+    fn interruptions(&self, case: &str) -> Option<Claim> {
         let ours = self.find(case, self.pool, OVER_1MS)?.median;
         let idle = self.find(case, self.pool, IDLE_OVER_1MS)?.median;
         let scatter = 3.0 * (ours + idle).sqrt();
@@ -287,10 +287,10 @@ impl Aims<'_> {
         };
         let claim = "no more operations over 1 ms than an empty loop has".to_owned();
         let measured = format!("{ours:.0}, the empty loop {idle:.1} in as much time");
-        Some(self.verdict(case, claim, measured, standing))
+        Some(self.claim(case, claim, measured, standing))
     }
 
-    fn densest(&self, case: &str, when: &str) -> Option<Verdict> {
+    fn densest(&self, case: &str, when: &str) -> Option<Claim> {
         let ours = self.find(case, self.pool, DENSITY)?.median;
         let others = uzram::pools()
             .into_iter()
@@ -312,11 +312,11 @@ impl Aims<'_> {
         } else {
             Standing::NotHeld
         };
-        Some(self.verdict(case, claim, measured, standing))
+        Some(self.claim(case, claim, measured, standing))
     }
 
-    fn verdict(&self, case: &str, claim: String, measured: String, standing: Standing) -> Verdict {
-        Verdict {
+    fn claim(&self, case: &str, claim: String, measured: String, standing: Standing) -> Claim {
+        Claim {
             case: format!("{}/{case}", self.prefix),
             claim,
             measured,
@@ -326,7 +326,7 @@ impl Aims<'_> {
     }
 }
 
-fn speedup(prefix: &str, pool: &str, block: &Block) -> Option<Verdict> {
+fn speedup(prefix: &str, pool: &str, block: &Block) -> Option<Claim> {
     let ratio = block.ratios.iter().find(|ratio| {
         ratio.metric == SPEEDUP.0 && ratio.numerator == pool && ratio.denominator == COPY
     })?;
@@ -336,7 +336,7 @@ fn speedup(prefix: &str, pool: &str, block: &Block) -> Option<Verdict> {
         (_, true) => Standing::NotHeld,
         _ => Standing::WithinSpread,
     };
-    Some(Verdict {
+    Some(Claim {
         case: format!("{prefix}/threads"),
         claim: format!("threads speed it up at least {SPEEDUP_AIM} as much as they do the copy"),
         measured: shown(spread),
@@ -345,7 +345,7 @@ fn speedup(prefix: &str, pool: &str, block: &Block) -> Option<Verdict> {
     })
 }
 
-fn cheapest(prefix: &str, pool: &str, block: &Block) -> Option<Verdict> {
+fn cheapest(prefix: &str, pool: &str, block: &Block) -> Option<Claim> {
     let pools = uzram::pools();
     let ratios = block.ratios.iter().filter(|ratio| {
         let other = pools.contains(&ratio.denominator.as_str());
@@ -363,7 +363,7 @@ fn cheapest(prefix: &str, pool: &str, block: &Block) -> Option<Verdict> {
     } else {
         Standing::Held
     };
-    (!list.is_empty()).then(|| Verdict {
+    (!list.is_empty()).then(|| Claim {
         case: format!("{prefix}/{IN_TURNS}"),
         claim: format!("an overwrite in {pool} costs less than in each other pool"),
         measured: format!("its cost over that of {}", list.join(", ")),

@@ -6,7 +6,7 @@ use super::published::{self, Outcome, PUBLISHED, Streams};
 use super::{Scale, claims, row};
 use crate::error::Result;
 use crate::progress::Progress;
-use crate::report::{Block, Column, Matrix, Measured};
+use crate::report::{Block, Column, Findings, Matrix, Measured};
 use crate::sample::Series;
 use crate::stop::Stop;
 
@@ -78,7 +78,7 @@ pub(super) const FIGURES: [Figure; 8] = [
     },
     Figure {
         metric: "pool_bytes_per_stored_byte",
-        unit: "x",
+        unit: "bytes/byte",
         head: "pool/stored",
         measured: |outcome, _| outcome.density,
         published: None,
@@ -87,15 +87,16 @@ pub(super) const FIGURES: [Figure; 8] = [
 
 /// A block a disk.
 pub(super) fn measure(
+    findings: &mut Findings,
     variants: &[Variant],
     scale: &Scale,
     cpus: &[usize],
     stop: &Stop,
     progress: &mut Progress,
-) -> Result<Vec<Block>> {
+) -> Result<()> {
     let streams = Streams::new()?;
     let clock = Clock::calibrate();
-    let disks = scale.disk_pages.iter().map(|&pages| {
+    for &pages in &scale.disk_pages {
         let mut outcomes: Vec<(Variant, Vec<Outcome>)> = variants
             .iter()
             .map(|&variant| (variant, Vec::new()))
@@ -110,9 +111,11 @@ pub(super) fn measure(
                 progress.step();
             }
         }
-        Ok(block(pages, scale, &outcomes, clock, cpus))
-    });
-    disks.collect()
+        findings
+            .blocks
+            .push(block(pages, scale, &outcomes, clock, cpus));
+    }
+    Ok(())
 }
 
 fn block(
@@ -161,7 +164,7 @@ fn block(
              map + unmap."
                 .to_owned(),
         ],
-        verdicts: claims::of_the_comparison(&case, outcomes, clock),
+        claims: claims::of_the_comparison(&case, outcomes, clock),
         matrices: vec![matrix(&case)],
         results,
         ..Block::default()

@@ -21,9 +21,8 @@ mod scaling;
 
 use crate::error::Result;
 use crate::machine;
-use crate::peers::Missing;
 use crate::progress::Progress;
-use crate::report::{Block, Measured};
+use crate::report::{Block, Findings, Measured};
 use crate::sample::Series;
 use crate::suite::Options;
 use heap::Variant;
@@ -87,26 +86,27 @@ fn disks(divisor: usize) -> Vec<usize> {
 }
 
 /// Runs the suite: one block for each published disk, one for each corpus and algorithm.
-pub(crate) fn run(options: &Options) -> Result<(Vec<Block>, Vec<Missing>)> {
+pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
     let scale = if options.quick {
         Scale::quick()
     } else {
         Scale::full()
     };
-    Ok((measure(options, &scale)?, Vec::new()))
+    measure(options, &scale, findings)
 }
 
-fn measure(options: &Options, scale: &Scale) -> Result<Vec<Block>> {
+fn measure(options: &Options, scale: &Scale, findings: &mut Findings) -> Result<()> {
     let cpus = machine::allowed_cpus();
     let variants = Variant::all(&options.peers);
     let blocks = options.corpora.len() * options.algorithms.len();
     let published = scale.disk_pages.len() * scale.runs * variants.len();
     let each = cells::steps(scale, &variants) + scaling::steps(options);
     let mut progress = Progress::new(published + blocks * each);
-    let mut found = comparison::measure(&variants, scale, &cpus, &options.stop, &mut progress)?;
+    let stop = &options.stop;
+    comparison::measure(findings, &variants, scale, &cpus, stop, &mut progress)?;
     for corpus in &options.corpora {
         for algorithm in &options.algorithms {
-            let suite = cells::Cells {
+            let cells = cells::Cells {
                 options,
                 scale,
                 variants: &variants,
@@ -114,11 +114,13 @@ fn measure(options: &Options, scale: &Scale) -> Result<Vec<Block>> {
                 corpus,
                 algorithm,
             };
-            found.push(suite.block(&mut progress)?);
+            let mut block = Block::default();
+            let measured = cells.measure(&mut block, &mut progress);
+            findings.blocks.push(block);
+            measured?;
         }
     }
-    machine::restrict_to(&cpus)?;
-    Ok(found)
+    Ok(())
 }
 
 /// A row of the report; none for a series without runs.

@@ -44,7 +44,9 @@ fn options() -> Options {
 #[test]
 fn every_variant_has_a_figure_in_every_case() {
     let (options, scale) = (options(), tiny());
-    let blocks = measure(&options, &scale).unwrap();
+    let mut findings = Findings::default();
+    measure(&options, &scale, &mut findings).unwrap();
+    let blocks = findings.blocks;
     assert_eq!(blocks.len(), 2, "a disk and a corpus");
     let variants = Variant::all(&options.peers);
     for variant in &variants {
@@ -66,13 +68,13 @@ fn every_variant_has_a_figure_in_every_case() {
         assert!(of(disk, "disk-1M", "insert_mean").median > 0.0);
         let cases = [
             ("512/fill", "pool_bytes_per_stored_byte"),
-            ("2048/fill", "insert_mean_beyond_copy"),
+            ("2048/fill", "insert_beyond_copy_mean"),
             ("2048/overwritten", "pool_bytes_per_stored_byte"),
             ("2048/half-discarded", "pool_bytes_per_stored_byte"),
             ("2048/emptied", "pool_bytes_left"),
-            ("2048/overwrite", "insert_p999_beyond_copy"),
+            ("2048/overwrite", "insert_beyond_copy_p999"),
             ("2048/overwrite", "remove_mean"),
-            ("2048/overwrite", "access_p999_beyond_copy"),
+            ("2048/overwrite", "access_beyond_copy_p999"),
             ("2048/overwrite", "empty_loop_over_1ms"),
             ("in-turns/overwrite", "overwrite_mean"),
         ];
@@ -85,7 +87,7 @@ fn every_variant_has_a_figure_in_every_case() {
     check_report(&options, blocks);
 }
 
-/// The table shows each variant in a line, the JSON has the verdicts and the published figures.
+/// The table shows each variant in a line, the JSON has the claims and the published figures.
 fn check_report(options: &Options, blocks: Vec<Block>) {
     let report = Report {
         suite: "pools",
@@ -94,6 +96,7 @@ fn check_report(options: &Options, blocks: Vec<Block>) {
         corpora: options.corpora.iter().map(CorpusFacts::from).collect(),
         blocks,
         missing: Vec::new(),
+        stopped: None,
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pools.json");
@@ -105,11 +108,11 @@ fn check_report(options: &Options, blocks: Vec<Block>) {
         row["case"] == "published" && row["variant"] == "ztree" && row["metric"] == "insert_mean"
     });
     assert_eq!(published.unwrap()["median"], 3.8);
-    let verdicts = json["verdicts"].as_array().unwrap();
-    let orderings = verdicts.iter().filter(|verdict| {
-        verdict["claim"].as_str().unwrap().contains("published ") && verdict["why"] != ""
+    let claims = json["claims"].as_array().unwrap();
+    let orderings = claims.iter().filter(|claim| {
+        claim["claim"].as_str().unwrap().contains("published ") && claim["why"] != ""
     });
     assert_eq!(orderings.count(), 5, "one for each published column");
     // Aims for 2048 objects: costs, interruptions, threads, and comparisons with the other pools.
-    assert!(verdicts.len() >= 5 + 2 + 7, "{verdicts:?}");
+    assert!(claims.len() >= 5 + 2 + 7, "{claims:?}");
 }

@@ -17,7 +17,7 @@ use crate::peers::memcpy::Memcpy;
 use crate::peers::raw_codec::RawCodec;
 use crate::peers::{Missing, Peer, Side};
 use crate::progress::Progress;
-use crate::report::{Aim, Block, Measured, Ratio};
+use crate::report::{Aim, Block, Findings, Measured, Ratio};
 use crate::sample::Series;
 use crate::suite::{BUSY, Options, SUBJECT};
 use crate::workload::{Case, Workload};
@@ -30,9 +30,9 @@ const SAME_COMPRESSION: Aim = Aim::Within(0.005);
 const TIME: &str = "time_per_page";
 
 /// Runs the suite: one block for each corpus and algorithm.
-pub(crate) fn run(options: &Options) -> Result<(Vec<Block>, Vec<Missing>)> {
+pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
     let cpus = machine::allowed_cpus();
-    let (mut blocks, mut missing) = (Vec::new(), Vec::new());
+    let Findings { blocks, missing } = findings;
     let mut progress = Progress::new(steps(options));
     for corpus in &options.corpora {
         let workload = Workload::new(corpus, options.quick)?;
@@ -43,13 +43,17 @@ pub(crate) fn run(options: &Options) -> Result<(Vec<Block>, Vec<Missing>)> {
                 corpus,
                 algorithm,
                 cpus: &cpus,
-                missing: &mut missing,
+                missing,
                 progress: &mut progress,
             };
-            blocks.push(bench.block(&workload)?);
+            let mut block = Block::default();
+            let measured = bench.block(&workload, &mut block);
+            block.title = bench.title(&workload, &block);
+            blocks.push(block);
+            measured?;
         }
     }
-    Ok((blocks, missing))
+    Ok(())
 }
 
 /// What one block is measured with.
@@ -63,13 +67,11 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn block(&mut self, workload: &Workload) -> Result<Block> {
-        let mut block = Block::default();
-        // The last CPU: the first one is where interrupts go by default.
-        let cpu = self.cpus[self.cpus.len() - 1];
-        machine::pin_to(cpu)?;
-        self.cases(workload, &mut block)?;
-        self.same_filled(&mut block)?;
+    /// Measures into `block`, which holds what there is also after a failure.
+    fn block(&mut self, workload: &Workload, block: &mut Block) -> Result<()> {
+        machine::pin_to(self.cpu())?;
+        self.cases(workload, block)?;
+        self.same_filled(block)?;
         let stop = &self.options.stop;
         let weighed = footprint::measure(self.algorithm, workload, &self.prefix(), stop)?;
         self.progress.step();
@@ -77,17 +79,25 @@ impl Bench<'_> {
         block.results.extend(weighed.results);
         block.ratios.extend(weighed.ratios);
         machine::restrict_to(self.cpus)?;
-        self.scaling(workload, &mut block)?;
+        self.scaling(workload, block)
+    }
+
+    fn title(&self, workload: &Workload, block: &Block) -> String {
         let runs = block.results.iter().filter(|result| result.metric == TIME);
-        block.title = format!(
-            "{} {}: {} MiB of {} distinct pages, one thread pinned to CPU {cpu}, {} runs or more",
+        format!(
+            "{} {}: {} MiB of {} distinct pages, one thread pinned to CPU {}, {} runs or more",
             self.corpus.name,
             self.algorithm,
             workload.bytes() >> 20,
             self.corpus.total_pages() - self.corpus.same_filled_pages(),
+            self.cpu(),
             runs.map(|result| result.spread.runs).min().unwrap_or(0),
-        );
-        Ok(block)
+        )
+    }
+
+    /// The last CPU: the first one is where interrupts go by default.
+    fn cpu(&self) -> usize {
+        self.cpus[self.cpus.len() - 1]
     }
 
     fn prefix(&self) -> String {
@@ -154,7 +164,7 @@ impl Bench<'_> {
     ) -> Result<Vec<Ratio>> {
         let name = format!("{}/{name}", self.prefix());
         let figures = rounds.measure(case, self.options.schedule, &name, self.progress)?;
-        let cpu = self.cpus[self.cpus.len() - 1];
+        let cpu = self.cpu();
         for (variant, series) in &figures {
             block.results.extend(series.spread().map(|spread| Measured {
                 case: name.clone(),

@@ -8,7 +8,9 @@
 mod compress;
 mod decompress;
 
-use super::{Codec, Compressor, DecompressShared, Decompressor, Malformed, Parameters};
+use super::{
+    Codec, Compressor, DecompressShared, Decompressor, Malformed, NO_DICTIONARY, Parameters,
+};
 use crate::error::Result;
 use crate::page::Unit;
 
@@ -38,18 +40,23 @@ pub(super) struct Lzo {
 
 impl Lzo {
     pub(super) fn new(parameters: &Parameters) -> Result<Lzo> {
-        parameters.no_level(NAME)?;
+        refuse_parameters(parameters, NAME)?;
         Ok(Lzo {
             version: Version::Original,
         })
     }
 
     pub(super) fn new_rle(parameters: &Parameters) -> Result<Lzo> {
-        parameters.no_level(NAME_RLE)?;
+        refuse_parameters(parameters, NAME_RLE)?;
         Ok(Lzo {
             version: Version::Rle,
         })
     }
+}
+
+fn refuse_parameters(parameters: &Parameters, name: &str) -> Result<()> {
+    parameters.no_level(name)?;
+    parameters.no_dictionary(name, NO_DICTIONARY)
 }
 
 impl Codec for Lzo {

@@ -6,7 +6,7 @@ use crate::sample::Spread;
 
 /// A claim about figures of this report.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Verdict {
+pub(crate) struct Claim {
     pub(crate) case: String,
     pub(crate) claim: String,
     /// What was measured, in words and figures.

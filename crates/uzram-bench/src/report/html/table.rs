@@ -1,0 +1,130 @@
+//! A block's figures as a table: the same rows as in the terminal.
+
+use maud::{Markup, html};
+
+use super::axis::{number, ratio as ratio_text};
+use super::{case_label, words};
+use crate::report::better::{Better, Verdict};
+use crate::report::{Aim, Block, Measured, Ratio, belongs};
+
+pub(super) fn figures(block: &Block) -> Markup {
+    if block.results.is_empty() {
+        return html! {};
+    }
+    let columns = Columns::of(block);
+    let mut previous = ("", "");
+    html! {
+        div class="scroll" tabindex="0" {
+            table {
+                thead { tr {
+                    th { "case" } th { "variant" }
+                    @if columns.metrics { th { "metric" } }
+                    th class="n" { "median" } th { "unit" }
+                    th class="n" { "min" } th class="n" { "max" } th class="n" { "runs" }
+                    @if columns.ratios {
+                        th class="n apart" { "ratio" } th class="n" { "min" } th class="n" { "max" }
+                        th { "of" }
+                    }
+                    @if columns.aims { th { "aim" } }
+                } }
+                tbody {
+                    @for measured in &block.results {
+                        @let own = (measured.case.as_str(), measured.variant.as_str());
+                        @let before = std::mem::replace(&mut previous, own);
+                        (rows(block, measured, (own.0 != before.0, own != before), columns))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The columns that a block needs besides the others.
+#[derive(Clone, Copy)]
+struct Columns {
+    metrics: bool,
+    ratios: bool,
+    aims: bool,
+}
+
+impl Columns {
+    fn of(block: &Block) -> Columns {
+        let mut metrics = block.results.iter().map(|measured| measured.metric);
+        let first = metrics.next();
+        Columns {
+            metrics: metrics.any(|metric| Some(metric) != first),
+            ratios: !block.ratios.is_empty(),
+            aims: block.ratios.iter().any(|ratio| ratio.aim.is_some()),
+        }
+    }
+}
+
+/// A figure's row, and one more for every further ratio of it.
+fn rows(
+    block: &Block,
+    measured: &Measured,
+    (is_new_case, is_new_variant): (bool, bool),
+    columns: Columns,
+) -> Markup {
+    let spread = measured.spread;
+    let ours: Vec<&Ratio> = block
+        .ratios
+        .iter()
+        .filter(|ratio| belongs(ratio, measured))
+        .collect();
+    html! {
+        tr class=[is_new_case.then_some("first")] {
+            td { @if is_new_case { (case_label(&measured.case)) } }
+            td { @if is_new_variant { (measured.variant) } }
+            @if columns.metrics { td { (words(measured.metric)) } }
+            td class="n" { b { (number(spread.median)) } }
+            td class="unit" { (measured.unit) }
+            td class="n" { (number(spread.min)) }
+            td class="n" { (number(spread.max)) }
+            td class="n" { (spread.runs) }
+            @if columns.ratios { (cells(block, ours.first().copied(), columns.aims)) }
+        }
+        @for ratio in ours.iter().skip(1) {
+            tr {
+                td colspan=(7 + usize::from(columns.metrics)) {}
+                (cells(block, Some(ratio), columns.aims))
+            }
+        }
+    }
+}
+
+fn cells(block: &Block, ratio: Option<&Ratio>, aims: bool) -> Markup {
+    let Some(ratio) = ratio else {
+        return html! { td colspan=(if aims { 5 } else { 4 }) {} };
+    };
+    let class = match Verdict::of(ratio, Better::of_ratio(ratio, block)) {
+        Verdict::Better => "n apart good",
+        Verdict::Worse => "n apart bad",
+        Verdict::Open => "n apart",
+    };
+    html! {
+        td class=(class) { (ratio_text(ratio.spread.median)) }
+        td class="n" { (ratio_text(ratio.spread.min)) }
+        td class="n" { (ratio_text(ratio.spread.max)) }
+        td { (ratio.numerator) " / " (ratio.denominator) }
+        @if aims { td { @if let Some(aim) = ratio.aim { (self::aim(ratio, aim)) } } }
+    }
+}
+
+fn aim(ratio: &Ratio, aim: Aim) -> Markup {
+    html! {
+        span class="bound" { (bound(aim)) } " "
+        @if aim.is_met(ratio.spread) { span class="met" { "met" } }
+        @else { b class="missed" { "missed" } }
+    }
+}
+
+/// An aim in signs.
+pub(super) fn bound(aim: Aim) -> String {
+    match aim {
+        Aim::AtMost(limit) => format!("\u{2264} {limit}"),
+        Aim::AtLeast(limit) => format!("\u{2265} {limit}"),
+        Aim::MoreThan(limit) => format!("> {limit}"),
+        Aim::Within(tolerance) => format!("1 \u{b1} {tolerance}"),
+    }
+}

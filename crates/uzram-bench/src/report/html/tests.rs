@@ -1,0 +1,275 @@
+//! What the page holds, without a browser; and the report with everything in it that the browser's
+//! tests open.
+
+use super::*;
+use crate::corpus::Corpus;
+use crate::peers::Missing;
+use crate::report::{Aim, Ratio, Tradeoff};
+use crate::rng::Rng;
+use crate::sample::Series as Runs;
+
+/// A name as somebody may give to a file, to see it run.
+pub(super) const HOSTILE: &str = "<script>document.title='broken'</script>\"'&";
+const PEERS: [&str; 4] = ["uzram", "raw-codec", "memcpy", "kernel-zram-4k"];
+
+/// Every kind of chart, names that are long or hostile, aims met and missed, a peer missing.
+pub(super) fn gallery() -> Report {
+    let mut report = crate::report::tests::sample();
+    report.command = format!("uzram bench gallery --corpus '{HOSTILE}.pages' --seconds 5");
+    report.machine.model = "AMD EPYC 9R14 96-Core Processor with a long name".to_owned();
+    let mut corpus = Corpus::fio(50, 2);
+    corpus.name = HOSTILE.to_owned();
+    report.corpora.push(CorpusFacts::from(&corpus));
+    report.blocks = vec![comparison(), scaling(), choices()];
+    report.missing = vec![Missing {
+        peer: "kernel-zram".to_owned(),
+        reason: format!("no /dev/zram*; {HOSTILE}"),
+    }];
+    report.stopped = Some("interrupted: nothing is left running or set up".to_owned());
+    report
+}
+
+fn figure(
+    case: &str,
+    variant: &str,
+    (metric, unit): (&'static str, &'static str),
+    values: &[f64],
+) -> Measured {
+    Measured {
+        case: case.to_owned(),
+        variant: variant.to_owned(),
+        metric,
+        unit,
+        spread: Runs::from(values.to_vec()).spread().unwrap(),
+        working_set_bytes: 1 << 29,
+        pinned: None,
+    }
+}
+
+fn around(rng: &mut Rng, value: f64) -> Vec<f64> {
+    let noise = |rng: &mut Rng| 0.95 + rng.below(100) as f64 / 1000.0;
+    (0..7).map(|_| value * noise(rng)).collect()
+}
+
+fn comparison() -> Block {
+    let mut rng = Rng::new(1);
+    let mut block = Block {
+        title: format!(
+            "{HOSTILE} zstd: 512 MiB of 3421 distinct pages, one thread pinned to CPU 1"
+        ),
+        notes: vec![
+            "BUSY MACHINE: other processes had the CPU for 7 % of the time; do not quote"
+                .to_owned(),
+        ],
+        ..Block::default()
+    };
+    let cases = [
+        ("first-write", 10_453.0),
+        ("overwrite", 10_192.0),
+        ("random-read", 4275.0),
+    ];
+    for (case, time) in cases {
+        let case = format!("{HOSTILE}/zstd/{case}");
+        let times = [time, time * 0.98, 385.0, time * 1.3];
+        let series = times.map(|time| Runs::from(around(&mut rng, time)));
+        for (variant, series) in PEERS.iter().zip(&series) {
+            let spread = series.spread().unwrap();
+            let values = [spread.min, spread.median, spread.max];
+            block
+                .results
+                .push(figure(&case, variant, ("time_per_page", "ns"), &values));
+        }
+        let (ours, codec) = (("uzram", &series[0]), ("raw-codec", &series[1]));
+        let (memcpy, kernel) = (("memcpy", &series[2]), ("kernel-zram-4k", &series[3]));
+        let metric = "time_per_page";
+        block.ratios.extend(Ratio::of(
+            &case,
+            metric,
+            ours,
+            codec,
+            Some(Aim::AtMost(1.03)),
+        ));
+        block
+            .ratios
+            .extend(Ratio::of(&case, metric, ours, memcpy, None));
+        block.ratios.extend(Ratio::of(
+            &case,
+            metric,
+            kernel,
+            ours,
+            Some(Aim::AtLeast(1.08)),
+        ));
+    }
+    block
+}
+
+fn scaling() -> Block {
+    let mut rng = Rng::new(2);
+    let mut block = Block {
+        title: "streams: 8 threads, a policy each".to_owned(),
+        ..Block::default()
+    };
+    for threads in [1, 2, 3, 4, 6, 8] {
+        let case = format!("heap-python/write-{threads}-threads");
+        let at = f64::from(threads).min(4.0);
+        for (policy, most) in [
+            ("per-cpu", 260_000.0),
+            ("idle-list-4", 210_000.0),
+            ("one-stream", 95_000.0),
+        ] {
+            let value = if policy == "one-stream" {
+                most
+            } else {
+                most * at
+            };
+            let values = around(&mut rng, value);
+            block
+                .results
+                .push(figure(&case, policy, ("pages", "pages/s"), &values));
+        }
+    }
+    for (policy, scale) in [("per-cpu", 1.0), ("idle-list-4", 1.6), ("one-stream", 5.0)] {
+        let ranks = [
+            ("latency_p50", 5_100.0),
+            ("latency_p90", 6_400.0),
+            ("latency_p99", 21_000.0),
+            ("latency_p999", 190_000.0),
+            ("latency_max", 4_100_000.0),
+        ];
+        for (metric, value) in ranks {
+            let values = around(&mut rng, value * scale);
+            block
+                .results
+                .push(figure("heap-python/write", policy, (metric, "ns"), &values));
+        }
+    }
+    block
+}
+
+fn choices() -> Block {
+    let mut rng = Rng::new(3);
+    let mut block = Block {
+        title: "process 1234: 4096 pages sampled".to_owned(),
+        tradeoffs: vec![Tradeoff {
+            title: "Memory saved against the cost of a page".to_owned(),
+            across: "cost",
+            up: "saved",
+            chosen: Some("zstd level=1, zsmalloc, 16K".to_owned()),
+        }],
+        ..Block::default()
+    };
+    let codecs = [
+        ("lz4", 5_000.0, 62.0),
+        ("lzo-rle", 6_000.0, 60.0),
+        ("zstd level=1", 9_000.0, 76.0),
+        ("zstd level=9", 40_000.0, 78.0),
+        ("deflate", 60_000.0, 76.5),
+    ];
+    for (codec, cost, saved) in codecs {
+        for (unit, more) in [("4K", 0.0), ("16K", 5.0), ("64K", 7.0)] {
+            for (pool, less) in [("zsmalloc", 0.0), ("z3fold", 14.0)] {
+                let variant = format!("{codec}, {pool}, {unit}");
+                let cost = around(&mut rng, cost * (1.0 + more / 10.0));
+                block
+                    .results
+                    .push(figure("all", &variant, ("cost", "ns"), &cost));
+                block.results.push(figure(
+                    "all",
+                    &variant,
+                    ("saved", "%"),
+                    &[saved + more - less],
+                ));
+            }
+        }
+    }
+    block
+}
+
+fn text() -> String {
+    page(&gallery()).into_string()
+}
+
+#[test]
+fn names_from_outside_are_text_and_nothing_else() {
+    let page = text();
+    assert!(!page.contains("<script"), "a name became markup");
+    assert!(page.contains("&lt;script&gt;document.title='broken'&lt;/script&gt;"));
+    // Within attributes a quote must not end the value.
+    let says = page.split("aria-label=\"").skip(1);
+    assert!(says.count() > 10);
+    assert!(!page.contains("=\"<"));
+}
+
+#[test]
+fn the_page_needs_nothing_from_outside() {
+    let page = text();
+    for outside in [
+        "http:", "https:", "src=", "@import", "url(", "<link", "<script", "//",
+    ] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn the_page_has_a_chart_of_every_kind_and_all_figures() {
+    let report = gallery();
+    let page = text();
+    for class in [
+        "strips ratios",
+        "strips amounts",
+        "class=\"front\"",
+        "class=\"error\"",
+        "class=\"warning\"",
+    ] {
+        assert!(page.contains(class), "{class}");
+    }
+    for measured in report.blocks.iter().flat_map(|block| &block.results) {
+        let median = axis::number(measured.spread.median);
+        assert!(page.contains(&median), "{} {median}", measured.case);
+    }
+    assert!(page.contains("uzram bench gallery"));
+    assert!(page.contains("Only a part of what was asked for."));
+    assert!(page.contains("kernel-zram</b> was not measured"));
+}
+
+#[test]
+fn the_summary_says_who_is_better_and_counts_the_aims() {
+    let page = text();
+    let plain = page.replace("</b>", "").replace("</span>", "");
+    assert!(
+        plain.contains("uzram needs <b class=\"bad\">"),
+        "against raw-codec"
+    );
+    // The kernel's time over uzram's is turned round: the subject is always uzram.
+    assert!(
+        plain.contains("% less time per page than <span class=\"peer\">kernel-zram-4k"),
+        "{plain}"
+    );
+    assert!(plain.contains("aims met."));
+}
+
+#[test]
+fn a_report_without_figures_is_a_page_too() {
+    let mut report = gallery();
+    report.blocks.clear();
+    assert!(
+        page(&report)
+            .into_string()
+            .contains("Nothing was measured.")
+    );
+    report.blocks = vec![Block::default()];
+    assert!(
+        page(&report)
+            .into_string()
+            .contains("Nothing was measured.")
+    );
+}
+
+#[test]
+fn a_path_that_cannot_be_written_is_named() {
+    let error = write(&gallery(), Path::new("/proc/none/x")).unwrap_err();
+    assert!(
+        error.to_string().starts_with("report /proc/none/x: "),
+        "{error}"
+    );
+}

@@ -1,0 +1,37 @@
+//! `uzram add`.
+
+use uzram_server::control::{Attributes, Request};
+use uzram_server::size::human;
+
+use super::{StateAt, done, number, plain, server};
+use crate::args::AddArgs;
+use crate::failure::{Failure, Result};
+use crate::output::{bold, print};
+
+/// Runs the command.
+pub fn run(state: StateAt<'_>, args: &AddArgs) -> Result {
+    // What can be wrong by itself is said here, with exit status 2, before a server is asked.
+    args.device.config()?;
+    let options = args.device.options()?.into_iter();
+    let options = options
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+    let server = server(&state.open_to_ask()?, args.server.as_deref())?;
+    let reply = done(&server, &Request::Add { options })?;
+    let device = reply.devices.first();
+    let device =
+        device.ok_or_else(|| Failure::Failed("the server did not say what it made".into()))?;
+    print(&welcome(device))
+}
+
+fn welcome(device: &Attributes) -> String {
+    let text = |name: &str| device.get(name).map(plain).unwrap_or_default();
+    let (name, uri) = (text("name"), text("endpoint"));
+    format!(
+        "{} is a compressed RAM disk of {}, served by process {}.\n  URI='{uri}'\n  \
+         nbdinfo \"$URI\"\n  uzram stat {name}\n  uzram remove {name}\n",
+        bold(&name),
+        human(number(device, "disksize")),
+        text("pid"),
+    )
+}

@@ -1,0 +1,269 @@
+//! The devices of a running server: adding and removing them while others go on.
+//!
+//! Lock order: `changing` > `devices` > a device's own lock > the frontend's table of exports > the
+//! engine's. Whoever only asks takes a snapshot of `devices` and holds nothing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::thread;
+use std::time::Duration;
+
+use uzram::{Compression, Error, ErrorKind, Parameters, Result, Unit};
+use uzram_frontends::nbd::{Endpoint, Limits};
+
+use crate::device::{Device, DeviceConfig};
+use crate::nearest::shown;
+use crate::place::Place;
+use crate::server::Inherited;
+use crate::state::{Claim, NAMES_MAX, Owner, StateDir};
+
+/// Devices of a server, at most.
+pub(crate) const DEVICES_MAX: usize = NAMES_MAX;
+/// Replies that nobody takes hold up the removal of a socket for no longer than this.
+const REMOVE_DRAIN: Duration = Duration::from_millis(100);
+
+/// What every thread of the server shares.
+pub(crate) struct Registry {
+    devices: RwLock<Devices>,
+    changing: Mutex<Changing>,
+}
+
+/// The devices of one moment, in the order in which they were added.
+pub(crate) type Devices = Arc<[Arc<Device>]>;
+
+/// What one change at a time may touch.
+struct Changing {
+    state: StateDir,
+    owner: Owner,
+    limits: Limits,
+    phase: Phase,
+    compressions: Compressions,
+    places: Vec<Weak<Place>>,
+    inherited: Vec<(String, Arc<Place>)>,
+    claims: Vec<Claim>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Sockets are bound and not yet served.
+    Starting,
+    Serving,
+    Ending,
+}
+
+impl Registry {
+    pub(crate) fn new(state: &StateDir, owner: Owner, inherited: Vec<Inherited>) -> Result<Self> {
+        // Once: later the CPUs that this process may use cannot always be asked for.
+        let limits = Limits::default();
+        let place = |socket: Inherited| {
+            Place::inherit(socket.socket, limits).map(|place| (socket.name, Arc::new(place)))
+        };
+        let inherited = inherited.into_iter().map(place).collect::<Result<_>>()?;
+        Ok(Registry {
+            devices: RwLock::new(Arc::new([])),
+            changing: Mutex::new(Changing {
+                state: state.clone(),
+                owner,
+                limits,
+                phase: Phase::Starting,
+                compressions: Compressions::default(),
+                places: Vec::new(),
+                inherited,
+                claims: Vec::new(),
+            }),
+        })
+    }
+
+    /// The devices of this moment.
+    pub(crate) fn devices(&self) -> Devices {
+        let devices = self.devices.read();
+        Arc::clone(&devices.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The device of this name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownName`].
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Device>> {
+        let devices = self.devices();
+        let found = devices.iter().find(|device| device.name() == name);
+        found.cloned().ok_or_else(|| unknown(name))
+    }
+
+    /// Makes a device and serves it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] and [`ErrorKind::UnknownName`] for a configuration that cannot
+    /// be, [`ErrorKind::Busy`] for a name or socket in use or a server that is ending,
+    /// [`ErrorKind::NoMemory`], [`ErrorKind::Io`].
+    pub(crate) fn add(&self, config: &DeviceConfig) -> Result<Arc<Device>> {
+        let mut changing = self.lock();
+        if changing.phase == Phase::Ending {
+            return Err(Error::new(ErrorKind::Busy, "the server is ending"));
+        }
+        let devices = self.devices();
+        if devices.len() >= DEVICES_MAX {
+            let text = format!("{DEVICES_MAX} devices, the limit of a server; start another one");
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        let (device, claim) = changing.make(config)?;
+        let device = Arc::new(device);
+        let more = devices.iter().chain([&device]).cloned().collect();
+        self.replace_devices(more);
+        changing.claims.push(claim);
+        Ok(device)
+    }
+
+    /// Stops serving a device and frees its memory and its name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownName`], [`ErrorKind::Busy`] while clients are connected.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let mut changing = self.lock();
+        let device = self.find(name)?;
+        let places = device.retire()?;
+        let devices = self.devices();
+        let rest = devices.iter().filter(|other| other.name() != name);
+        self.replace_devices(rest.cloned().collect());
+        for place in places.iter().filter(|place| place.is_unused()) {
+            place.end(REMOVE_DRAIN);
+        }
+        // Last: whoever takes the name next finds its socket gone.
+        changing.claims.retain(|claim| claim.name() != name);
+        Ok(())
+    }
+
+    /// Serves what has been bound so far, and from now on what is added at once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the system gives no thread.
+    pub(crate) fn start(&self) -> Result<()> {
+        let mut changing = self.lock();
+        changing.phase = Phase::Serving;
+        changing
+            .living_places()
+            .iter()
+            .try_for_each(|place| place.start())
+    }
+
+    /// Refuses changes from now on, answers requests under way for at most `drain` and hangs up.
+    pub(crate) fn end(&self, drain: Duration) {
+        let mut changing = self.lock();
+        changing.phase = Phase::Ending;
+        let places = changing.living_places();
+        drop(changing);
+        // All at once: a client of one place that takes its time costs the others none.
+        thread::scope(|scope| {
+            for place in &places {
+                let end = || place.end(drain);
+                if thread::Builder::new().spawn_scoped(scope, end).is_err() {
+                    place.end(Duration::ZERO);
+                }
+            }
+        });
+    }
+
+    fn replace_devices(&self, devices: Devices) {
+        *self.devices.write().unwrap_or_else(PoisonError::into_inner) = devices;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Changing> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a socket of this name is for all devices: one named `nbd`, or one that nobody named, so
+/// that systemd gives it the name of its unit or none.
+fn is_for_all(socket: &str) -> bool {
+    matches!(socket, "nbd" | "unknown" | "") || socket.ends_with(".socket")
+}
+
+fn unknown(name: &str) -> Error {
+    let text = format!("no device {:?} here", shown(name));
+    Error::new(ErrorKind::UnknownName, text)
+}
+
+impl Changing {
+    /// All or nothing: what was made before a failure goes again.
+    fn make(&mut self, config: &DeviceConfig) -> Result<(Device, Claim)> {
+        let store = config.build(self.compressions.shared(config)?)?;
+        let mut claim = match &config.name {
+            Some(name) => self.state.claim(name)?,
+            None => self.state.claim_free()?,
+        };
+        let places = self.places_for(claim.name(), config.endpoint.as_ref())?;
+        let device = Device::new(claim.name(), store, config, places.clone())?;
+        if self.phase == Phase::Serving {
+            places.iter().try_for_each(|place| place.start())?;
+        }
+        claim.publish(&self.owner)?;
+        Ok((device, claim))
+    }
+
+    /// Where the device `name` is served: at the endpoint that it asks for, alone or with others;
+    /// else at the sockets handed over under its name; else at all that were; else at its own.
+    fn places_for(&mut self, name: &str, endpoint: Option<&Endpoint>) -> Result<Vec<Arc<Place>>> {
+        if let Some(endpoint) = endpoint {
+            return Ok(vec![self.place_at(endpoint)?]);
+        }
+        let handed_over = |wanted: &dyn Fn(&str) -> bool| -> Vec<Arc<Place>> {
+            let sockets = self.inherited.iter();
+            let chosen = sockets.filter(|(socket, _)| wanted(socket));
+            chosen.map(|(_, place)| Arc::clone(place)).collect()
+        };
+        for places in [
+            handed_over(&|socket| socket == name),
+            handed_over(&is_for_all),
+        ] {
+            if !places.is_empty() {
+                return Ok(places);
+            }
+        }
+        let socket = self.state.nbd_socket(name);
+        Ok(vec![self.place_at(&Endpoint::Unix(socket))?])
+    }
+
+    /// One socket serves all devices that ask for the same address.
+    fn place_at(&mut self, endpoint: &Endpoint) -> Result<Arc<Place>> {
+        let living = self.living_places();
+        if let Some(place) = living
+            .iter()
+            .find(|place| place.is_open() && place.endpoint() == endpoint)
+        {
+            return Ok(Arc::clone(place));
+        }
+        let place = Arc::new(Place::bind(endpoint, self.limits)?);
+        self.places.push(Arc::downgrade(&place));
+        Ok(place)
+    }
+
+    fn living_places(&mut self) -> Vec<Arc<Place>> {
+        self.places.retain(|place| place.strong_count() > 0);
+        let own = self.places.iter().filter_map(Weak::upgrade);
+        let inherited = self.inherited.iter().map(|(_, place)| Arc::clone(place));
+        own.chain(inherited).collect()
+    }
+}
+
+/// Codecs with their streams, shared by the devices with the same algorithm, parameters and unit
+/// for as long as there are any.
+#[derive(Default)]
+struct Compressions(HashMap<(String, Parameters, Unit), Weak<Compression>>);
+
+impl Compressions {
+    fn shared(&mut self, config: &DeviceConfig) -> Result<Arc<Compression>> {
+        let key = (
+            config.algorithm().to_owned(),
+            config.parameters.clone(),
+            config.unit,
+        );
+        if let Some(compression) = self.0.get(&key).and_then(Weak::upgrade) {
+            return Ok(compression);
+        }
+        self.0
+            .retain(|_, compression| compression.strong_count() > 0);
+        let compression = Compression::with_parameters(&key.0, &key.1, key.2)?;
+        self.0.insert(key, Arc::downgrade(&compression));
+        Ok(compression)
+    }
+}
