@@ -36,6 +36,15 @@ pub enum Args {
     /// a generator like fio's buffer_compress_percentage=50 refill_buffers. Peers: nbdkit-memory,
     /// nbdkit-zstd.
     Nbd(SuiteArgs),
+    /// The allocators: every pool, malloc and mimalloc; density and latencies
+    ///
+    /// First the published comparison of ztree, zsmalloc, z3fold and zbud is done again: two streams
+    /// of writes and reads on disks of 1000, 1500 and 2048 MiB. Then objects of the sizes that the
+    /// corpora compress to are stored, 16384 to 1048576 of them: bytes of memory a stored byte after
+    /// a fill, after ten random overwrites of everything, after half is discarded, and what goes
+    /// back; insert, remove and access beyond a plain copy. The amount of work is fixed, so there is
+    /// no --seconds; it takes up to 3 GiB of memory. Peers: malloc, mimalloc.
+    Pools(SuiteArgs),
 }
 
 /// What every suite takes.
@@ -47,7 +56,7 @@ pub struct SuiteArgs {
     /// A peer to measure against; repeatable. Default: all of the suite's
     #[arg(long = "against", value_name = "PEER")]
     pub peers: Vec<String>,
-    /// An algorithm; repeatable. Default: all
+    /// An algorithm; repeatable. Default: all; for pools lz4 and zstd
     #[arg(long = "algorithm", value_name = "NAME")]
     pub algorithms: Vec<String>,
     /// Threads of the case with several, at most one a CPU; 1 leaves it out. Default: 2 if possible
@@ -75,6 +84,7 @@ pub fn run(args: Args) -> Result<()> {
     let (suite, args) = match args {
         Args::Store(args) => (Suite::Store, args),
         Args::Nbd(args) => (Suite::Nbd, args),
+        Args::Pools(args) => (Suite::Pools, args),
     };
     let options = options(suite, &args)?;
     // Found out now rather than after minutes of measuring.
@@ -88,6 +98,7 @@ pub fn run(args: Args) -> Result<()> {
     let measured = match suite {
         Suite::Store => suite::store::run(&options, &mut findings),
         Suite::Nbd => suite::nbd::run(&options, &mut findings),
+        Suite::Pools => suite::pools::run(&options, &mut findings),
     };
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
     let measured = options.stop.check().and(measured);
@@ -124,6 +135,7 @@ fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
 enum Suite {
     Store,
     Nbd,
+    Pools,
 }
 
 impl Suite {
@@ -131,6 +143,7 @@ impl Suite {
         match self {
             Suite::Store => "store",
             Suite::Nbd => "nbd",
+            Suite::Pools => "pools",
         }
     }
 
@@ -138,14 +151,28 @@ impl Suite {
         match self {
             Suite::Store => &Peer::STORE,
             Suite::Nbd => &Peer::NBD,
+            Suite::Pools => &Peer::POOLS,
         }
+    }
+
+    /// The algorithms that are measured where none is named.
+    fn algorithms(self) -> Vec<&'static str> {
+        let mut known = uzram::algorithms();
+        if self == Suite::Pools {
+            known.retain(|name| suite::pools::ALGORITHMS.contains(name));
+        }
+        known
     }
 }
 
 fn options(suite: Suite, args: &SuiteArgs) -> Result<Options> {
     let peers = Peer::parse(&args.peers, suite.peers())?;
-    let algorithms = algorithms(&args.algorithms)?;
+    let algorithms = algorithms(&args.algorithms, &suite.algorithms())?;
     let threads = threads(args.threads, machine::allowed_cpus().len())?;
+    if suite == Suite::Pools && args.seconds.is_some() {
+        let why = "seconds: suite pools does a fixed amount of work; leave it out, or use --quick";
+        return Err(Error::Usage(why.to_owned()));
+    }
     let schedule = schedule(args.seconds, args.quick)?;
     Ok(Options {
         corpora: corpora(&args.corpora)?,
@@ -174,11 +201,11 @@ fn corpora(paths: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(corpora)
 }
 
-fn algorithms(names: &[String]) -> Result<Vec<String>> {
-    let known = uzram::algorithms();
+fn algorithms(names: &[String], default: &[&str]) -> Result<Vec<String>> {
     if names.is_empty() {
-        return Ok(known.iter().map(ToString::to_string).collect());
+        return Ok(default.iter().map(ToString::to_string).collect());
     }
+    let known = uzram::algorithms();
     let mut algorithms: Vec<String> = Vec::new();
     for name in names {
         if !known.contains(&name.as_str()) {
@@ -311,6 +338,11 @@ mod tests {
             refused(Suite::Store, &seconds(3601)),
             "seconds 3601: at most 3600"
         );
+        let pools = SuiteArgs {
+            seconds: Some(3),
+            ..args()
+        };
+        assert!(refused(Suite::Pools, &pools).starts_with("seconds: suite pools does a fixed"));
         let threads = |threads| SuiteArgs {
             threads: Some(threads),
             ..args()

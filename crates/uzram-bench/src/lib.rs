@@ -1,7 +1,8 @@
 //! `uzram bench`: uzram measured against its peers, on pages that you choose.
 //!
 //! - [`cli`] checks the command line and runs a suite from there to the report.
-//! - `suite/` holds one suite a folder: `store` (the library) and `nbd` (the server).
+//! - `suite/` holds one suite a folder: `store` (the library), `nbd` (the server) and
+//!   `pools` (the allocators).
 //! - `peers/` holds what uzram is compared with, one peer a file.
 //! - `workload`, `corpus` and `sink` are what all sides share: pages, orders, buffers. The head of
 //!   `workload` says what is fair; `suite/store/rounds` how the sides alternate.
@@ -14,6 +15,8 @@
 //! # Modules that may use unsafe
 //!
 //! - `mapping.rs`: mmap and madvise
+//! - `suite/pools/glibc.rs`: malloc_trim
+//! - `suite/pools/mimalloc.rs`: an allocator beside the program's own
 
 #![deny(unsafe_code)]
 

@@ -485,6 +485,7 @@ Examples:
   uzram bench store --quick
   uzram capture --pid 1234 --out heap.pages && uzram bench store --corpus heap.pages
   uzram bench nbd --corpus heap.pages --json report.json
+  uzram bench pools --quick --corpus heap.pages
 
 Peers that are not installed are reported as missing.")]
 pub struct BenchArgs {

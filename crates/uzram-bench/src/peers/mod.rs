@@ -54,10 +54,13 @@ pub(crate) enum Peer {
     KernelZram,
     NbdkitMemory,
     NbdkitZstd,
+    Malloc,
+    Mimalloc,
 }
 
 impl Peer {
     pub(crate) const STORE: [Peer; 3] = [Peer::RawCodec, Peer::Memcpy, Peer::KernelZram];
+    pub(crate) const POOLS: [Peer; 2] = [Peer::Malloc, Peer::Mimalloc];
     pub(crate) const NBD: [Peer; 2] = [Peer::NbdkitMemory, Peer::NbdkitZstd];
 
     pub(crate) fn name(self) -> &'static str {
@@ -67,6 +70,8 @@ impl Peer {
             Peer::KernelZram => "kernel-zram",
             Peer::NbdkitMemory => "nbdkit-memory",
             Peer::NbdkitZstd => "nbdkit-zstd",
+            Peer::Malloc => "malloc",
+            Peer::Mimalloc => "mimalloc",
         }
     }
 

@@ -52,7 +52,7 @@ fn remove(pool: &dyn Pool, handle: Handle, byte: u8) {
 
 fn check_empty(pool: &dyn Pool) {
     assert_eq!(pool.stats().used_bytes, 0);
-    pool.trim();
+    pool.trim(arena::Parts::Stay);
     assert_eq!(pool.stats().resident_bytes, 0);
 }
 

@@ -264,7 +264,7 @@ fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
         together(vec![work(1), work(2)]);
         let stats = pool.stats();
         assert_eq!(stats.used_bytes, 0);
-        pool.trim();
+        pool.trim(arena::Parts::Stay);
         assert_eq!(pool.stats().resident_bytes, 0, "{stats:?}");
     });
 }

@@ -177,9 +177,19 @@ impl Store {
         }
     }
 
+    /// Runs `attempt` until it succeeds or fails, and once more if compaction kept memory from it.
+    fn attempts<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
+        match self.attempts_growing(&mut attempt) {
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.stop_compacting() => {
+                self.attempts_growing(&mut attempt)
+            }
+            ended => ended,
+        }
+    }
+
     /// Runs `attempt` until it succeeds or fails, growing the pool in between, when the attempt has
     /// given its stream and slot back.
-    fn attempts<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
+    fn attempts_growing<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
         let mut wanted_bytes = match attempt() {
             Ok(done) => return Ok(done),
             Err(Retry::Fail(error)) => return Err(error),
