@@ -40,6 +40,7 @@ pub enum Command {
     Set(SetArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
+    Train(uzram_bench::train::Args),
     Bench(BenchArgs),
 }
 

@@ -42,6 +42,7 @@ fn run(cli: Cli) -> Result {
         Command::Set(args) => commands::set::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
         Command::Capture(args) => capture::run(&args),
+        Command::Train(args) => Ok(uzram_bench::train::run(&args)?),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }
