@@ -3,6 +3,7 @@
 //! - [`cli`] checks the command line and runs a suite from there to the report.
 //! - `suite/` holds one suite a folder: `store` (the library), `nbd` (the server) and
 //!   `pools` (the allocators).
+//! - [`train`] makes dictionaries, and measures them on pages that they have not seen.
 //! - `peers/` holds what uzram is compared with, one peer a file.
 //! - `workload`, `corpus` and `sink` are what all sides share: pages, orders, buffers. The head of
 //!   `workload` says what is fair; `suite/store/rounds` how the sides alternate.
@@ -17,6 +18,7 @@
 //! - `mapping.rs`: mmap and madvise
 //! - `suite/pools/glibc.rs`: malloc_trim
 //! - `suite/pools/mimalloc.rs`: an allocator beside the program's own
+//! - `train/trainer.rs`: a call into libzstd
 
 #![deny(unsafe_code)]
 
@@ -35,6 +37,7 @@ mod sample;
 mod sink;
 mod stop;
 mod suite;
+pub mod train;
 mod workload;
 
 pub use error::{Error, Result};
