@@ -253,7 +253,7 @@ impl Bench<'_> {
                     Ok(both) => sides.extend(both),
                     Err(reason) => self.miss(Peer::KernelZram, reason),
                 },
-                Peer::NbdkitMemory | Peer::NbdkitZstd => {}
+                Peer::BareLibrary | Peer::NbdkitMemory | Peer::NbdkitZstd => {}
             }
         }
         Ok(sides)
