@@ -38,6 +38,7 @@ pub enum Command {
     List(ListArgs),
     Stat(StatArgs),
     Set(SetArgs),
+    Compact(CompactArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
     Bench(BenchArgs),
@@ -196,6 +197,19 @@ pub struct StatArgs {
     /// Two lines in the kernel's format: mm_stat, io_stat
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
+}
+
+/// Move a disk's pages together in memory and give what becomes free back to the system
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram compact uzram0
+
+Pages that were overwritten or discarded leave holes between others. The server fills them by itself
+when much is lost; this does it now and as far as it goes. The disk stays in use meanwhile.")]
+pub struct CompactArgs {
+    /// The disk's name
+    pub name: String,
 }
 
 /// Empty a disk and zero its counters, while no client is connected

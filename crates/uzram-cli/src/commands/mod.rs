@@ -1,6 +1,7 @@
 //! One file a command; what they share is asking the servers of the state directory.
 
 pub mod add;
+pub mod compact;
 pub mod list;
 pub mod remove;
 pub mod reset;

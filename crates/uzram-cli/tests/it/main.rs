@@ -7,6 +7,7 @@ mod bad_input;
 mod bench;
 mod capture;
 mod clients;
+mod compact;
 mod control_socket;
 mod life;
 mod nbd_client;
