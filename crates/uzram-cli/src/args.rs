@@ -41,6 +41,7 @@ pub enum Command {
     List(ListArgs),
     Stat(StatArgs),
     Set(SetArgs),
+    Compact(CompactArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
     Advise(AdviseArgs),
@@ -392,6 +393,19 @@ pub struct StatArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "1", conflicts_with = "raw")]
     pub watch: Option<f64>,
+}
+
+/// Move a disk's pages together in memory and give what becomes free back to the system
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram compact uzram0
+
+Pages that were overwritten or discarded leave holes between others. The server fills them by itself
+when much is lost; this does it now and as far as it goes. The disk stays in use meanwhile.")]
+pub struct CompactArgs {
+    /// The disk's name
+    pub name: String,
 }
 
 /// Empty a disk and zero its counters, while no client is connected
