@@ -7,7 +7,9 @@ mod args;
 mod capture;
 mod commands;
 mod failure;
+mod logger;
 mod output;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -36,6 +38,8 @@ fn run(cli: Cli) -> Result {
     let state = StateAt(cli.control_dir.as_deref());
     match cli.command {
         Command::Serve(args) => commands::serve::run(state, &args),
+        Command::Up(args) => commands::up::run(state, &args),
+        Command::Down(args) => commands::down::run(state, &args),
         Command::Add(args) => commands::add::run(state, &args),
         Command::Remove(args) => commands::remove::run(state, &args),
         Command::List(args) => commands::list::run(state, &args),

@@ -1,10 +1,10 @@
 //! What a choice saves and costs.
 //!
-//! **Memory.** Each unit of the sample is compressed once by the codec itself. Then a real store with
-//! the chosen pool is filled with objects of exactly these sizes, over and over until it holds 64 MiB
-//! of units, and asked what memory it uses: in a store of a few megabytes, blocks that are not full
-//! yet would count for too much. The sizes go in through a codec that says them and compresses
-//! nothing.
+//! **Memory.** Each unit of the sample is put into a store of one unit, which says what it makes of it:
+//! an object of some size, a raw one, none. Then a real store with the chosen pool is filled with
+//! objects of exactly these sizes, over and over until it holds 64 MiB of pages, and asked what memory
+//! it uses: in a store of a few megabytes, blocks that are not full yet would count for too much. The
+//! sizes go in through a codec that says them and compresses nothing.
 //!
 //! **Cost.** A second store, with the codec itself, holds the whole sample. Pages of 4 KiB at random
 //! places are overwritten and read for some milliseconds at a time. Pages that are same-filled are
@@ -108,9 +108,9 @@ impl<'a> Measuring<'a> {
     }
 
     fn weigh(&self, pages: &[u8], effort: Effort) -> Result<Weight> {
-        let sizes = sizes(&self.compression, pages)?;
         let (unit, pool) = (self.choice.unit, self.choice.pool);
-        weigh(&sizes, unit, pool, effort.population_bytes)
+        let objects = objects(&self.compression, pages, pool)?;
+        weigh(&objects, unit, pool, effort.population_bytes)
     }
 
     /// Spreads of the time to write a page and to read one, in nanoseconds.
@@ -209,25 +209,29 @@ enum Object {
     None,
     /// Compressed to so many bytes.
     Bytes(u32),
-    /// The codec gave up.
+    /// As it is.
     Raw,
 }
 
-/// What the codec makes of each unit of `pages`.
-fn sizes(compression: &Compression, pages: &[u8]) -> Result<Vec<Object>> {
-    let unit = compression.unit();
-    let mut compressor = compression.codec().compressor(unit)?;
-    let mut packed = vec![0; 2 * unit.bytes()];
-    let objects = pages.chunks_exact(unit.bytes()).map(|content| {
-        if is_same_filled(content) {
-            return Object::None;
-        }
-        match compressor.compress(content, &mut packed) {
-            Some(bytes) => Object::Bytes(bytes as u32),
-            None => Object::Raw,
-        }
-    });
-    Ok(objects.collect())
+/// What a store makes of each unit of `pages`, which it says of one unit at a time.
+fn objects(compression: &Arc<Compression>, pages: &[u8], pool: &str) -> Result<Vec<Object>> {
+    let unit_bytes = compression.unit().bytes();
+    let store = Store::builder()
+        .size(unit_bytes as u64)
+        .compression(Arc::clone(compression))
+        .pool(pool)
+        .build()?;
+    let mut objects = Vec::new();
+    for content in pages.chunks_exact(unit_bytes) {
+        store.write(PageIndex(0), content)?;
+        let stats = store.stats();
+        objects.push(match (stats.same_pages, stats.huge_pages) {
+            (1.., _) => Object::None,
+            (_, 1..) => Object::Raw,
+            _ => Object::Bytes(stats.compr_data_size_bytes as u32),
+        });
+    }
+    Ok(objects)
 }
 
 /// What a population weighs.
@@ -335,7 +339,7 @@ mod tests {
                 let unit = Unit::new(unit).unwrap();
                 let pages = &pages[..pages.len() / unit.bytes() * unit.bytes()];
                 let compression = Compression::new("lz4", unit).unwrap();
-                let objects = sizes(&compression, pages).unwrap();
+                let objects = objects(&compression, pages, pool).unwrap();
                 let repeats = POPULATION.div_ceil(pages.len());
                 let size = (pages.len() * repeats) as u64;
                 let store = Store::builder()

@@ -16,6 +16,7 @@ use std::path::Path;
 use crate::args::CaptureArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{print, warn};
+use crate::signals::Signals;
 use plan::{PAGE_BYTES, RUN_PAGES};
 use source::Counts;
 use uzram_server::size::human;
@@ -37,6 +38,8 @@ pub fn run(args: &CaptureArgs) -> Result {
         (None, None) => return Err(Failure::Usage("name a source: --pid N or --file P".into())),
     };
     let runs = source.plan(args.pages_max)?;
+    // From here on there is something to clean up.
+    let signals = Signals::catch(false)?;
     let mut corpus = Corpus::create(&args.out)?;
     if args.pid.is_some() {
         warn(&format!(
@@ -45,7 +48,10 @@ pub fn run(args: &CaptureArgs) -> Result {
             source.name
         ));
     }
-    let counts = source.copy(&runs, |pages| corpus.write(pages))?;
+    let counts = source.copy(&runs, |pages| match signals.is_ending() {
+        true => Err(Failure::Failed("interrupted; nothing was kept".into())),
+        false => corpus.write(pages),
+    })?;
     corpus.keep();
     report(args, &source, &counts)
 }

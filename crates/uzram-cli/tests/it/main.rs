@@ -4,11 +4,18 @@
 #![allow(clippy::unwrap_used)]
 
 mod advise;
+mod attach;
 mod bad_input;
 mod bench;
 mod capture;
 mod clients;
+mod config;
 mod control_socket;
 mod life;
+mod log;
 mod nbd_client;
+mod sandbox;
+mod service;
+mod set;
 mod support;
+mod up;
