@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uzram::{
-    Codec, Compression, Compressor, DecompressShared, Decompressor, Malformed, PageIndex, Store,
-    Unit,
+    Codec, Compression, Compressor, DecompressShared, Decompressor, Malformed, PageIndex,
+    PageState, Store, Unit,
 };
 
 use super::choice::Choice;
@@ -109,8 +109,8 @@ impl<'a> Measuring<'a> {
 
     fn weigh(&self, pages: &[u8], effort: Effort) -> Result<Weight> {
         let (unit, pool) = (self.choice.unit, self.choice.pool);
-        let objects = objects(&self.compression, pages, pool)?;
-        weigh(&objects, unit, pool, effort.population_bytes)
+        let sizes = states(&self.compression, pages, pool)?;
+        weigh(&sizes, unit, pool, effort.population_bytes)
     }
 
     /// Spreads of the time to write a page and to read one, in nanoseconds.
@@ -202,36 +202,19 @@ fn within(store: &Store, place: usize) -> (PageIndex, usize) {
     (PageIndex((bytes / unit) as u64), bytes % unit)
 }
 
-/// What a store makes of one unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Object {
-    /// Same-filled: no object.
-    None,
-    /// Compressed to so many bytes.
-    Bytes(u32),
-    /// As it is.
-    Raw,
-}
-
-/// What a store makes of each unit of `pages`, which it says of one unit at a time.
-fn objects(compression: &Arc<Compression>, pages: &[u8], pool: &str) -> Result<Vec<Object>> {
-    let unit_bytes = compression.unit().bytes();
+/// What a store makes of each unit of `pages`.
+fn states(compression: &Arc<Compression>, pages: &[u8], pool: &str) -> Result<Vec<PageState>> {
+    let unit = compression.unit();
     let store = Store::builder()
-        .size(unit_bytes as u64)
+        .size(unit.bytes() as u64)
         .compression(Arc::clone(compression))
         .pool(pool)
         .build()?;
-    let mut objects = Vec::new();
-    for content in pages.chunks_exact(unit_bytes) {
+    let states = pages.chunks_exact(unit.bytes()).map(|content| {
         store.write(PageIndex(0), content)?;
-        let stats = store.stats();
-        objects.push(match (stats.same_pages, stats.huge_pages) {
-            (1.., _) => Object::None,
-            (_, 1..) => Object::Raw,
-            _ => Object::Bytes(stats.compr_data_size_bytes as u32),
-        });
-    }
-    Ok(objects)
+        Ok(store.state(PageIndex(0))?)
+    });
+    states.collect()
 }
 
 /// What a population weighs.
@@ -244,7 +227,7 @@ struct Weight {
 /// Fills a store with objects of these sizes and asks what memory it takes: the blocks that hold
 /// them, the pool's bookkeeping and the table. It is filled with all of them over and over, up to
 /// `population_bytes` before compression.
-fn weigh(objects: &[Object], unit: Unit, pool: &str, population_bytes: usize) -> Result<Weight> {
+fn weigh(objects: &[PageState], unit: Unit, pool: &str, population_bytes: usize) -> Result<Weight> {
     let whole = population_bytes
         .div_ceil(objects.len() * unit.bytes())
         .max(1);
@@ -282,11 +265,11 @@ const GIVE_UP: u32 = u32::MAX;
 
 impl SizesOnly {
     /// Makes `content` ask for `object`; false if there is none.
-    fn ask(object: Object, content: &mut [u8]) -> bool {
+    fn ask(object: PageState, content: &mut [u8]) -> bool {
         let size = match object {
-            Object::None => return false,
-            Object::Raw => GIVE_UP,
-            Object::Bytes(bytes) => bytes,
+            PageState::Hole | PageState::Same(_) => return false,
+            PageState::Raw => GIVE_UP,
+            PageState::Compressed { size_bytes } => size_bytes,
         };
         content[..4].copy_from_slice(&size.to_le_bytes());
         // Unlike the first word, so that the unit is never same-filled.
@@ -339,7 +322,7 @@ mod tests {
                 let unit = Unit::new(unit).unwrap();
                 let pages = &pages[..pages.len() / unit.bytes() * unit.bytes()];
                 let compression = Compression::new("lz4", unit).unwrap();
-                let objects = objects(&compression, pages, pool).unwrap();
+                let objects = states(&compression, pages, pool).unwrap();
                 let repeats = POPULATION.div_ceil(pages.len());
                 let size = (pages.len() * repeats) as u64;
                 let store = Store::builder()
