@@ -2,6 +2,7 @@
 //!
 //! - [`cli`] checks the command line and runs a suite from there to the report.
 //! - `suite/` holds one suite a folder: `store` (the library) and `nbd` (the server).
+//! - [`train`] makes dictionaries, and measures them on pages that they have not seen.
 //! - `peers/` holds what uzram is compared with, one peer a file.
 //! - `workload`, `corpus` and `sink` are what all sides share: pages, orders, buffers. The head of
 //!   `workload` says what is fair; `suite/store/rounds` how the sides alternate.
@@ -14,6 +15,7 @@
 //! # Modules that may use unsafe
 //!
 //! - `mapping.rs`: mmap and madvise
+//! - `train/trainer.rs`: a call into libzstd
 
 #![deny(unsafe_code)]
 
@@ -32,6 +34,7 @@ mod sample;
 mod sink;
 mod stop;
 mod suite;
+pub mod train;
 mod workload;
 
 pub use error::{Error, Result};

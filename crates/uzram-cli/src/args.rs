@@ -44,6 +44,7 @@ pub enum Command {
     Reset(ResetArgs),
     Capture(CaptureArgs),
     Advise(AdviseArgs),
+    Train(uzram_bench::train::Args),
     Bench(BenchArgs),
 }
 

@@ -48,6 +48,7 @@ fn run(cli: Cli) -> Result {
         Command::Reset(args) => commands::reset::run(state, &args),
         Command::Capture(args) => capture::run(&args),
         Command::Advise(args) => advise::run(&args),
+        Command::Train(args) => Ok(uzram_bench::train::run(&args)?),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }
