@@ -428,9 +428,10 @@ Examples:
   uzram advise --file disk.img --budget 100us
   uzram advise --corpus heap.pages --html advice.html
 
-It puts a sample of the pages (16 MiB; of a process, memory of its own that it has touched, while it
-goes on running; the end of a file is padded with zeroes to a page) through stores made in some 50 ways, and takes about 20 seconds. Half of the pages
-is for choosing, the other half is held back; what is shown was measured on pages held back.
+It puts a sample of the pages (16 MiB) through stores made in some 60 ways, and takes about 20 seconds.
+Of a process it takes memory of its own that it has touched, while it goes on running; the end of a
+file is padded with zeroes to a page. Half of the pages is for choosing, the other half is held back;
+what is shown was measured on pages held back.
 
   saved   memory saved, pool and tables counted, same-filled pages included
   ratio   the same without same-filled pages, which any choice keeps for nothing
