@@ -26,3 +26,4 @@ mod memory;
 mod model;
 mod pages;
 mod races;
+mod spare;
