@@ -21,7 +21,7 @@ pub(crate) struct Place {
 }
 
 enum State {
-    Bound(NbdServer),
+    Bound(Box<NbdServer>),
     Serving(ServerHandle),
     Ended,
 }
@@ -47,7 +47,7 @@ impl Place {
             exports,
             is_inherited,
             tls: OnceLock::new(),
-            state: Mutex::new(State::Bound(server)),
+            state: Mutex::new(State::Bound(Box::new(server))),
         }
     }
 
@@ -87,7 +87,7 @@ impl Place {
             }
             let mut state = self.lock();
             *state = match std::mem::replace(&mut *state, State::Ended) {
-                State::Bound(server) if is_first => State::Bound(tls.secure(server)?),
+                State::Bound(server) if is_first => State::Bound(Box::new(tls.secure(*server)?)),
                 other => {
                     *state = other;
                     return Err(refuse("serves without TLS; choose another address"));
@@ -104,6 +104,11 @@ impl Place {
     /// What it offers.
     pub(crate) fn exports(&self) -> &Exports {
         &self.exports
+    }
+
+    /// Whether the socket was handed over.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.is_inherited
     }
 
     /// Whether it serves or will.
