@@ -131,6 +131,18 @@ pub struct DeviceArgs {
     /// Let --listen take an address that other machines reach, unencrypted and unauthenticated
     #[arg(long, requires = "listen")]
     pub insecure: bool,
+    /// Speak TLS: the server's certificate and those that vouch for it, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Let in only clients with a certificate that one of these vouches for, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Refuse clients that do not start TLS; always so where other machines can connect
+    #[arg(long)]
+    pub tls_required: bool,
     /// How programs reach the disk [default: nbd]
     #[arg(long, value_enum)]
     pub attach: Option<Attach>,
