@@ -99,6 +99,7 @@ pub fn run(args: Args) -> Result<()> {
         blocks: findings.blocks,
         missing: findings.missing,
         stopped: measured.as_ref().err().map(ToString::to_string),
+        headline: None,
     };
     deliver(&report, &args)?;
     measured
@@ -225,7 +226,7 @@ fn schedule(seconds: Option<u32>, quick: bool) -> Result<Schedule> {
 }
 
 /// Opens the report's file for writing, without changing what is there.
-fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
+pub(crate) fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let opened = std::fs::OpenOptions::new()
         .append(true)
@@ -236,7 +237,7 @@ fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
 }
 
 /// `uzram bench store | head` is no failure.
-fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
+pub(crate) fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         Ok(())
     } else {
@@ -245,7 +246,7 @@ fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
 }
 
 /// The command line as typed, quoted where a shell would need it; where the program lies is left out.
-fn command_line() -> String {
+pub(crate) fn command_line() -> String {
     let arguments = std::env::args_os().skip(1);
     let words = std::iter::once("uzram".into())
         .chain(arguments)

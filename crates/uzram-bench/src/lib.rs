@@ -5,6 +5,7 @@
 //! - `peers/` holds what uzram is compared with, one peer a file.
 //! - `workload`, `corpus` and `sink` are what all sides share: pages, orders, buffers. The head of
 //!   `workload` says what is fair; `suite/store/rounds` how the sides alternate.
+//! - [`advise`] tries every choice on somebody's pages and recommends one.
 //! - `sample` turns runs into spreads and pairs into ratios; `report/` prints them and writes JSON.
 //!
 //! A benchmark is not a test: nothing here fails because something was slow. The tests of this
@@ -16,6 +17,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod advise;
 pub mod cli;
 mod corpus;
 mod error;

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod args;
 mod capture;
 mod commands;
@@ -37,6 +38,8 @@ fn run(cli: Cli) -> Result {
     let state = StateAt(cli.control_dir.as_deref());
     match cli.command {
         Command::Serve(args) => commands::serve::run(state, &args),
+        Command::Up(args) => commands::up::run(state, &args),
+        Command::Down(args) => commands::down::run(state, &args),
         Command::Add(args) => commands::add::run(state, &args),
         Command::Remove(args) => commands::remove::run(state, &args),
         Command::List(args) => commands::list::run(state, &args),
@@ -44,6 +47,7 @@ fn run(cli: Cli) -> Result {
         Command::Set(args) => commands::set::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
         Command::Capture(args) => capture::run(&args),
+        Command::Advise(args) => advise::run(&args),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }

@@ -1,12 +1,15 @@
 //! One served device: a store under a name, and the places where clients find it.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit, Zram};
 use uzram_frontends::nbd::{Endpoint, Export};
 
+use crate::attachment::{Attach, Attachment};
 use crate::place::Place;
+use crate::state::StateDir;
 
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
@@ -35,6 +38,10 @@ pub struct DeviceConfig {
     pub endpoint: Option<Endpoint>,
     /// Whether an endpoint may be one that other machines reach.
     pub insecure: bool,
+    /// How clients reach it.
+    pub attach: Attach,
+    /// Whether it is swapped to, so that writing to it must never wait for memory to be freed.
+    pub for_swap: bool,
 }
 
 impl Default for DeviceConfig {
@@ -51,6 +58,8 @@ impl Default for DeviceConfig {
             checksum: false,
             endpoint: None,
             insecure: false,
+            attach: Attach::Nbd,
+            for_swap: false,
         }
     }
 }
@@ -99,21 +108,29 @@ pub struct Device {
     config: DeviceConfig,
     is_read_only: AtomicBool,
     places: Vec<Arc<Place>>,
+    attachment: Option<Attachment>,
     /// Held while the exports are away.
     changing: Mutex<()>,
 }
 
 impl Device {
-    /// Offers `store` at `places`, of which there is at least one.
+    /// Offers `store` at `places`, or attaches it where the configuration wants that.
     pub(crate) fn new(
         name: &str,
         store: Store,
         config: &DeviceConfig,
         places: Vec<Arc<Place>>,
+        state: &StateDir,
     ) -> Result<Device> {
+        let zram = Arc::new(Zram::new(store));
+        let attachment = match config.attach {
+            Attach::Nbd => None,
+            attach => Some(Attachment::new(attach, zram.clone(), name, state)?),
+        };
         let device = Device {
             name: name.to_owned(),
-            zram: Arc::new(Zram::new(store)),
+            zram,
+            attachment,
             config: config.clone(),
             is_read_only: AtomicBool::new(false),
             places,
@@ -152,9 +169,19 @@ impl Device {
         self.places.iter().map(|place| place.endpoint())
     }
 
-    /// The address that clients take; the first one if there are several.
+    /// The file or block device that it is attached as.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.attachment.as_ref().map(Attachment::path)
+    }
+
+    /// The address that clients take; the first one if there are several. The path, if it is
+    /// attached.
     #[must_use]
     pub fn uri(&self) -> String {
+        if let Some(path) = self.path() {
+            return path.display().to_string();
+        }
         let mut endpoints = self.endpoints();
         endpoints
             .next()
@@ -165,9 +192,10 @@ impl Device {
     #[must_use]
     pub fn connections(&self) -> u64 {
         let counts = self.places.iter();
-        counts
+        let connected: u64 = counts
             .map(|place| place.exports().connections(&self.name) as u64)
-            .sum()
+            .sum();
+        connected + self.attachment.as_ref().map_or(0, Attachment::users)
     }
 
     /// Empties it and zeroes its counters. A client that comes meanwhile finds no export, so none
@@ -177,6 +205,12 @@ impl Device {
     /// [`ErrorKind::Busy`] while clients are connected, as zram has it.
     pub fn reset(&self) -> Result<()> {
         let _one_at_a_time = self.lock();
+        if let Some(attachment) = &self.attachment {
+            return attachment.exclusively(|| {
+                self.store().reset();
+                Ok(())
+            });
+        }
         self.withdraw()?;
         self.store().reset();
         self.publish()
@@ -191,6 +225,13 @@ impl Device {
         let _one_at_a_time = self.lock();
         if self.is_read_only() == is_read_only {
             return Ok(());
+        }
+        if let Some(path) = self.path() {
+            let text = format!(
+                "{}: say so when you open or mount it (-o ro)",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
         }
         self.withdraw()?;
         self.is_read_only.store(is_read_only, Ordering::Relaxed);
@@ -225,6 +266,9 @@ impl Device {
     /// [`ErrorKind::Busy`] while clients are connected.
     pub(crate) fn retire(&self) -> Result<&[Arc<Place>]> {
         let _one_at_a_time = self.lock();
+        if let Some(attachment) = &self.attachment {
+            attachment.detach()?;
+        }
         self.withdraw()?;
         Ok(&self.places)
     }

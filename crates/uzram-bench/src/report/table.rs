@@ -57,7 +57,7 @@ fn render_block(block: &Block, out: &mut String) {
     for note in &block.notes {
         let _ = writeln!(out, "  {note}");
     }
-    let mut rows: Vec<Cells> = vec![HEAD.map(str::to_owned)];
+    let mut rows: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).to_vec()];
     let mut previous = "";
     for measured in &block.results {
         let mut case = measured
@@ -70,9 +70,10 @@ fn render_block(block: &Block, out: &mut String) {
             case.clear();
         }
         previous = &measured.case;
-        rows.extend(lines(block, measured, case));
+        let lines = lines(block, measured, case);
+        rows.extend(lines.into_iter().map(|line| line.to_vec()));
     }
-    align(&rows, out);
+    align(&rows, &RIGHT_ALIGNED, out);
 }
 
 /// A figure's line, and one more for every further ratio of it.
@@ -141,14 +142,15 @@ pub(super) fn decimals(value: f64) -> usize {
     }
 }
 
-fn align(rows: &[Cells], out: &mut String) {
+/// Appends `rows` of equally many cells in aligned columns.
+pub(crate) fn align(rows: &[Vec<String>], right_aligned: &[bool], out: &mut String) {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..COLUMNS)
+    let widths: Vec<usize> = (0..right_aligned.len())
         .map(|column| width(column).unwrap_or(0))
         .collect();
     for row in rows {
         let mut line = String::from(" ");
-        for ((cell, &width), right) in row.iter().zip(&widths).zip(RIGHT_ALIGNED) {
+        for ((cell, &width), &right) in row.iter().zip(&widths).zip(right_aligned) {
             let _ = if right {
                 write!(line, " {cell:>width$} ")
             } else {

@@ -3,6 +3,8 @@
 // Clippy lets functions marked as tests unwrap, and not what they share.
 #![allow(clippy::unwrap_used)]
 
+mod advise;
+mod attach;
 mod bad_input;
 mod bench;
 mod capture;
@@ -16,3 +18,4 @@ mod sandbox;
 mod service;
 mod set;
 mod support;
+mod up;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::codec::Compression;
 use crate::config::{StoreBuilder, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
-use crate::page::{PageIndex, Unit, Zeroing};
+use crate::page::{PageIndex, PageState, Unit, Zeroing};
 use crate::pool::{self, Pool, PoolConfig, arena};
 use crate::region::Region;
 use crate::stats::{Counter, Counters, Stats};
@@ -170,6 +170,14 @@ impl Store {
         }
     }
 
+    /// How page `index` is kept at this moment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub fn state(&self, index: PageIndex) -> Result<PageState> {
+        self.table.state(index)
+    }
+
     /// Empties the store, gives its memory back and zeroes its counters, as zram's `reset` does. A
     /// page written meanwhile by another thread may survive.
     pub fn reset(&self) {
@@ -219,6 +227,7 @@ impl Store {
             pages_compacted: 0,
             huge_pages: count(Counter::HugePages),
             huge_pages_since: count(Counter::HugePagesSince),
+            early_rejections: count(Counter::EarlyRejections),
             failed_reads: count(Counter::FailedReads),
             failed_writes: count(Counter::FailedWrites),
             invalid_io: count(Counter::InvalidIo),

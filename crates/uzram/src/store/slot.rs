@@ -32,7 +32,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::page::{PageIndex, Unit};
+use crate::page::{PageIndex, PageState, Unit};
 use crate::pool::{GRANULE_BITS, Handle};
 use crate::region::Backing;
 use crate::sync::{self, Condvar, Mutex, MutexGuard, Ordering};
@@ -183,6 +183,24 @@ impl SlotTable {
     pub(crate) fn is_hole(&self, index: PageIndex) -> Result<bool> {
         self.check(index)?;
         Ok(self.words.at(index).load(Ordering::Relaxed) & !(LOCK | WAITERS) == 0)
+    }
+
+    /// How page `index` is kept, seen without the lock: a writer changes the word only to publish,
+    /// so it always names what a read at that moment would return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub(crate) fn state(&self, index: PageIndex) -> Result<PageState> {
+        self.check(index)?;
+        let word = self.words.at(index).load(Ordering::Relaxed);
+        Ok(match word >> KIND_SHIFT & ((1 << KIND_BITS) - 1) {
+            KIND_SAME => PageState::Same((word >> PAYLOAD_SHIFT) as u32),
+            KIND_RAW => PageState::Raw,
+            KIND_PACKED => PageState::Compressed {
+                size_bytes: u32::from((word >> SIZE_SHIFT) as u16) + 1,
+            },
+            _ => PageState::Hole,
+        })
     }
 
     /// Refuses an index past the end.

@@ -4,6 +4,7 @@ use uzram_frontends::nbd::Endpoint;
 use uzram_server::Device;
 use uzram_server::size::human;
 
+use crate::commands::{attached, quoted};
 use crate::output::{Align, bold, columns};
 
 /// The lines for `devices`: all there is to know and to type for a single one, else a table.
@@ -60,20 +61,35 @@ fn one(device: &Device) -> String {
             if device.has_checksums() { "on" } else { "off" }.to_owned(),
         ),
         ("memory limit", limit),
-        ("URI", device.uri()),
+        (
+            if device.path().is_some() {
+                "path"
+            } else {
+                "URI"
+            },
+            device.uri(),
+        ),
     ];
     let facts = facts.map(|(what, value)| vec![format!("  {what}"), value]);
-    let clients = clients(device).map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
     let name = device.name();
+    let (setting, clients) = match device.path() {
+        Some(path) => (String::new(), attached::lines(path, name)),
+        None => (
+            format!("  URI='{}'\n", device.uri()),
+            clients(device).into(),
+        ),
+    };
+    let clients = clients.into_iter();
+    let clients = clients.map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
+    let clients: Vec<_> = clients.collect();
     format!(
         "{} is a compressed RAM disk, served by process {}.\n{}\n\
-         {}\n  URI='{}'\n{}\n\
+         {}\n{setting}{}\n\
          {}\n  uzram stat {name}\n",
         bold(name),
         std::process::id(),
         columns(&facts, &[Align::Left, Align::Left]),
         bold("To use it, in another terminal:"),
-        device.uri(),
         columns(&clients, &[Align::Left, Align::Left]),
         bold("To see what it holds:"),
     )
@@ -113,15 +129,6 @@ fn clients(device: &Device) -> [(String, &'static str); 7] {
             "a block device, where the kernel has nbd",
         ),
     ]
-}
-
-/// `text` as one word of a shell.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
-    match text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 #[cfg(test)]
