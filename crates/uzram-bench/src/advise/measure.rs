@@ -1,10 +1,10 @@
 //! What a choice saves and costs.
 //!
-//! **Memory.** Each unit of the sample is compressed once by the codec itself. Then a real store with
-//! the chosen pool is filled with objects of exactly these sizes, over and over until it holds 64 MiB
-//! of units, and asked what memory it uses: in a store of a few megabytes, blocks that are not full
-//! yet would count for too much. The sizes go in through a codec that says them and compresses
-//! nothing.
+//! **Memory.** Each unit of the sample is put into a store of one unit, which says what it makes of it:
+//! an object of some size, a raw one, none. Then a real store with the chosen pool is filled with
+//! objects of exactly these sizes, over and over until it holds 64 MiB of pages, and asked what memory
+//! it uses: in a store of a few megabytes, blocks that are not full yet would count for too much. The
+//! sizes go in through a codec that says them and compresses nothing.
 //!
 //! **Cost.** A second store, with the codec itself, holds the whole sample. Pages of 4 KiB at random
 //! places are overwritten and read for some milliseconds at a time. Pages that are same-filled are
@@ -108,8 +108,8 @@ impl<'a> Measuring<'a> {
     }
 
     fn weigh(&self, pages: &[u8], effort: Effort) -> Result<Weight> {
-        let sizes = states(&self.compression, pages)?;
         let (unit, pool) = (self.choice.unit, self.choice.pool);
+        let sizes = states(&self.compression, pages, pool)?;
         weigh(&sizes, unit, pool, effort.population_bytes)
     }
 
@@ -203,11 +203,12 @@ fn within(store: &Store, place: usize) -> (PageIndex, usize) {
 }
 
 /// What a store makes of each unit of `pages`.
-fn states(compression: &Arc<Compression>, pages: &[u8]) -> Result<Vec<PageState>> {
+fn states(compression: &Arc<Compression>, pages: &[u8], pool: &str) -> Result<Vec<PageState>> {
     let unit = compression.unit();
     let store = Store::builder()
         .size(unit.bytes() as u64)
         .compression(Arc::clone(compression))
+        .pool(pool)
         .build()?;
     let states = pages.chunks_exact(unit.bytes()).map(|content| {
         store.write(PageIndex(0), content)?;
@@ -321,7 +322,7 @@ mod tests {
                 let unit = Unit::new(unit).unwrap();
                 let pages = &pages[..pages.len() / unit.bytes() * unit.bytes()];
                 let compression = Compression::new("lz4", unit).unwrap();
-                let objects = states(&compression, pages).unwrap();
+                let objects = states(&compression, pages, pool).unwrap();
                 let repeats = POPULATION.div_ceil(pages.len());
                 let size = (pages.len() * repeats) as u64;
                 let store = Store::builder()
