@@ -341,10 +341,13 @@ Example:
   uzram remove scratch
 
 What the disk held is lost, and its memory goes back to the system. A disk in use is refused (EBUSY),
-with what uses it.")]
+with what uses it; --force hangs up on its NBD clients first, so that what they do next fails.")]
 pub struct RemoveArgs {
     /// The disk's name
     pub name: String,
+    /// Hang up on clients that are connected
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Change an attribute of a disk while it is served
