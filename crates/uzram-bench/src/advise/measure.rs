@@ -44,7 +44,7 @@ pub(super) struct Effort {
 
 impl Effort {
     pub(super) fn new(quick: bool) -> Effort {
-        let milliseconds = if quick { 3 } else { 8 };
+        let milliseconds = if quick { 3 } else { 6 };
         Effort {
             runs: 5,
             run: Duration::from_millis(milliseconds),
