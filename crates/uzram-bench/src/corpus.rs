@@ -77,19 +77,20 @@ impl Corpus {
         corpora.collect()
     }
 
-    /// Pages as fio's `buffer_compress_percentage=50 refill_buffers` writes them.
+    /// Pages as fio's `buffer_compress_percentage=PERCENTAGE refill_buffers` writes them.
     ///
-    /// Each 512 bytes (fio's default `buffer_compress_chunk`) are half random, half zero, and no
-    /// two pages are alike.
-    pub(crate) fn fio_half_compressible(pages: usize) -> Corpus {
+    /// Of each 512 bytes (fio's default `buffer_compress_chunk`) `percentage` in a hundred are zero
+    /// and the others random, and no two pages are alike.
+    pub(crate) fn fio(percentage: usize, pages: usize) -> Corpus {
         const COMPRESS_CHUNK_BYTES: usize = 512;
+        let random_bytes = COMPRESS_CHUNK_BYTES * (100 - percentage.min(100)) / 100;
         let mut rng = Rng::new(0x0f10);
         let mut bytes = vec![0; pages * PAGE_BYTES];
         for chunk in bytes.chunks_exact_mut(COMPRESS_CHUNK_BYTES) {
-            rng.fill(&mut chunk[..COMPRESS_CHUNK_BYTES / 2]);
+            rng.fill(&mut chunk[..random_bytes]);
         }
         Corpus {
-            name: "fio-compress-50".to_owned(),
+            name: format!("fio-compress-{percentage}"),
             runs: (0..pages).map(run_of).collect(),
             pages: bytes,
             same_filled: Vec::new(),
@@ -328,7 +329,7 @@ mod tests {
 
     #[test]
     fn fio_pages_are_half_random_half_zero_in_each_512_bytes() {
-        let corpus = Corpus::fio_half_compressible(4);
+        let corpus = Corpus::fio(50, 4);
         for chunk in corpus.pages().chunks_exact(512) {
             assert!(chunk[256..].iter().all(|&byte| byte == 0));
             assert!(chunk[..256].iter().filter(|&&byte| byte == 0).count() < 10);
@@ -338,7 +339,7 @@ mod tests {
 
     #[test]
     fn equal_names_get_numbers() {
-        let mut corpora = vec![Corpus::fio_half_compressible(1); 3];
+        let mut corpora = vec![Corpus::fio(50, 1); 3];
         make_names_distinct(&mut corpora);
         let names: Vec<&str> = corpora.iter().map(|corpus| corpus.name.as_str()).collect();
         assert_eq!(

@@ -41,6 +41,7 @@ pub enum Command {
     List(ListArgs),
     Stat(StatArgs),
     Set(SetArgs),
+    Compact(CompactArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
     Advise(AdviseArgs),
@@ -176,11 +177,13 @@ Needs root, FUSE and loop devices, and nothing else of the kernel. What is up al
 what a server that was killed left is taken down first. The server's messages go to NAME.log beside
 its sockets.
 
-Swap: the server is locked in memory, is known to the kernel as one that memory is freed through, and
-is spared by the out-of-memory killer. Where the system refuses one of these it says so. Safest is a
-memory limit on the programs that swap (a memory cgroup) with the server outside of it. When the
-whole machine runs short faster than the server can get memory, writes to swap fail; the kernel then
-keeps those pages.")]
+Swap: the server is locked in memory, is known to the kernel as one that memory is freed through, is
+spared by the out-of-memory killer, and keeps memory in reserve (64 MiB, or a fiftieth of the disk if
+that is more) that is refilled apart from writing. What the system refuses of this is said. Safest is
+a memory limit on the programs that swap (a memory cgroup), with the server outside of it. If the
+whole machine runs short so fast that the reserve is used up, writes to swap wait for it, a second
+at most, and then fail; the kernel keeps those pages. --mem-limit takes the reserve from the limit,
+and near it a write may have to make room itself.")]
 #[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount"]))]
 pub struct UpArgs {
     /// Use it as swap
@@ -394,6 +397,19 @@ pub struct StatArgs {
     pub watch: Option<f64>,
 }
 
+/// Move a disk's pages together in memory and give what becomes free back to the system
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram compact uzram0
+
+Pages that were overwritten or discarded leave holes between others. The server fills them by itself
+when much is lost; this does it now and as far as it goes. The disk stays in use meanwhile.")]
+pub struct CompactArgs {
+    /// The disk's name
+    pub name: String,
+}
+
 /// Empty a disk and zero its counters, while no client is connected
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -487,6 +503,7 @@ Examples:
   uzram bench store --quick
   uzram capture --pid 1234 --out heap.pages && uzram bench store --corpus heap.pages
   uzram bench nbd --corpus heap.pages --json report.json
+  uzram bench pools --quick --corpus heap.pages
 
 Peers that are not installed are reported as missing.")]
 pub struct BenchArgs {

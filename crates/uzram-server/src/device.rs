@@ -14,6 +14,11 @@ use crate::state::StateDir;
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
 
+/// Memory kept in reserve for a device that is swapped to: a fiftieth of its size, and at least this,
+/// in bytes, unless the device is smaller.
+const SWAP_SPARE_SHARE: u64 = 50;
+const SWAP_SPARE_BYTES_MIN: u64 = 64 << 20;
+
 /// What a device is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
@@ -83,7 +88,18 @@ impl DeviceConfig {
             .pool(self.pool.as_deref().unwrap_or(uzram::pools()[0]))
             .mem_limit(self.mem_limit_bytes)
             .checksum(self.checksum)
+            .spare(self.spare_bytes())
             .build()
+    }
+
+    /// Memory kept for writes that must not wait for any: a burst of swapping lasts until the
+    /// maintenance thread, which looks every few milliseconds, has made more.
+    fn spare_bytes(&self) -> u64 {
+        let share = self.size_bytes / SWAP_SPARE_SHARE;
+        match self.for_swap {
+            true => share.max(SWAP_SPARE_BYTES_MIN).min(self.size_bytes),
+            false => 0,
+        }
     }
 }
 
@@ -162,6 +178,12 @@ impl Device {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.is_read_only.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is swapped to.
+    #[must_use]
+    pub fn is_for_swap(&self) -> bool {
+        self.config.for_swap
     }
 
     /// Where it is served: one place, or several sockets that the server was started with.

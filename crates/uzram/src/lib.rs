@@ -21,6 +21,7 @@
 //! - `codec/zstd.rs`: contexts that refer to the dictionary kept beside them
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
+//! - `pool/bestfit/mod.rs`: makes the handle of a new object
 //! - `pool/buddies.rs`: makes the handle of a new object
 //! - `pool/zsmalloc/mod.rs`: makes the handle of a new object
 //! - `pool/ztree/mod.rs`: makes the handle of a new object

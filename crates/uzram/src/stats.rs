@@ -23,7 +23,7 @@ pub struct Stats {
     pub mem_used_max_bytes: u64,
     /// Pages stored as one repeated 32-bit word.
     pub same_pages: u64,
-    /// Pages that compaction has freed.
+    /// Pages of 4 KiB in the blocks that compaction has emptied.
     pub pages_compacted: u64,
     /// Pages stored raw because compressing them did not pay.
     pub huge_pages: u64,
@@ -66,9 +66,10 @@ pub(crate) enum Counter {
     InvalidIo,
     NotifyFree,
     SlowPathWrites,
+    PagesCompacted,
 }
 
-const COUNTERS: usize = Counter::SlowPathWrites as usize + 1;
+const COUNTERS: usize = Counter::PagesCompacted as usize + 1;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -113,6 +114,7 @@ impl Counters {
             InvalidIo,
             NotifyFree,
             SlowPathWrites,
+            PagesCompacted,
         ] {
             self.subtract(counter, self.sum(counter));
         }

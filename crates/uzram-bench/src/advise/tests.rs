@@ -148,7 +148,7 @@ impl DecompressShared for Memoriser {
 
 /// Text, half of it random: every codec saves something, none very much.
 fn half_compressible() -> Sample {
-    let pages = Corpus::fio_half_compressible(PAGES_MIN).pages().to_vec();
+    let pages = Corpus::fio(50, PAGES_MIN).pages().to_vec();
     Sample {
         name: "test".to_owned(),
         pages,

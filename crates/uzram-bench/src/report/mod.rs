@@ -1,9 +1,11 @@
 //! What a suite found: figures, ratios, aims, and the peers that were missing.
 
 mod better;
+mod claim;
 mod front;
 mod html;
 mod json;
+mod matrix;
 mod table;
 
 use serde::Serialize;
@@ -13,9 +15,11 @@ use crate::machine::Machine;
 use crate::peers::Missing;
 use crate::sample::{Series, Spread};
 
+pub(crate) use claim::{Claim, Standing};
 pub(crate) use front::front;
 pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
+pub(crate) use matrix::{Column, Matrix};
 pub(crate) use table::{align, print as print_table};
 
 /// Everything about one invocation.
@@ -77,6 +81,9 @@ pub(crate) struct Block {
     pub(crate) notes: Vec<String>,
     pub(crate) results: Vec<Measured>,
     pub(crate) ratios: Vec<Ratio>,
+    /// How people see the results; without any, one line a figure.
+    pub(crate) matrices: Vec<Matrix>,
+    pub(crate) claims: Vec<Claim>,
     /// What to draw in two dimensions.
     pub(crate) tradeoffs: Vec<Tradeoff>,
 }
@@ -214,7 +221,7 @@ pub(crate) mod tests {
             suite: "store",
             command: "uzram bench store".to_owned(),
             machine,
-            corpora: vec![CorpusFacts::from(&Corpus::fio_half_compressible(2))],
+            corpora: vec![CorpusFacts::from(&Corpus::fio(50, 2))],
             blocks: vec![Block {
                 title: "text, lz4".to_owned(),
                 notes: vec!["a note".to_owned()],

@@ -2,6 +2,7 @@
 
 pub mod add;
 mod attached;
+pub mod compact;
 pub mod down;
 pub mod list;
 pub mod remove;

@@ -9,6 +9,7 @@ mod bad_input;
 mod bench;
 mod capture;
 mod clients;
+mod compact;
 mod config;
 mod control_socket;
 mod life;

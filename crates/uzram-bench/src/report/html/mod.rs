@@ -16,7 +16,7 @@ use std::path::Path;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{Block, CorpusFacts, GIT, Measured, PROFILE, Report};
+use super::{Block, Claim, CorpusFacts, GIT, Measured, PROFILE, Report, Standing};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 
@@ -163,12 +163,34 @@ fn section(n: usize, block: &Block) -> Markup {
             @for note in &block.notes {
                 p class=(if note.starts_with("BUSY") { "warning" } else { "note" }) { (note) }
             }
+            (claims(&block.claims))
             @let (wide, narrow) = charts(block);
             @for chart in &wide { (chart.figure("chart wide")) }
             @if !narrow.is_empty() {
                 div class="charts" { @for chart in &narrow { (chart.figure("chart")) } }
             }
             (table::figures(block))
+        }
+    }
+}
+
+/// What was claimed or aimed at, how it stands, and why.
+fn claims(claims: &[Claim]) -> Markup {
+    html! {
+        @if !claims.is_empty() {
+            ul class="claims" {
+                @for claim in claims {
+                    @let class = match claim.standing {
+                        Standing::Held => "good",
+                        Standing::NotHeld => "bad",
+                        Standing::WithinSpread => "open",
+                    };
+                    li {
+                        b class=(class) { (claim.standing.name()) } ": " (claim.claim) ": "
+                        (claim.measured) ". " (claim.why)
+                    }
+                }
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn gallery() -> Report {
     let mut report = crate::report::tests::sample();
     report.command = format!("uzram bench gallery --corpus '{HOSTILE}.pages' --seconds 5");
     report.machine.model = "AMD EPYC 9R14 96-Core Processor with a long name".to_owned();
-    let mut corpus = Corpus::fio_half_compressible(2);
+    let mut corpus = Corpus::fio(50, 2);
     corpus.name = HOSTILE.to_owned();
     report.corpora.push(CorpusFacts::from(&corpus));
     report.blocks = vec![comparison(), scaling(), choices()];
