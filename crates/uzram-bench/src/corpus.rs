@@ -12,6 +12,8 @@ use crate::rng::Rng;
 
 /// Size of a page, in bytes. The suites measure units of 4 KiB, as their peers store.
 pub(crate) const PAGE_BYTES: usize = 4096;
+/// Pages that a capture takes from one place.
+const RUN_PAGES: usize = 16;
 /// Largest corpus read, in bytes.
 const CORPUS_MAX_BYTES: u64 = 4 << 30;
 /// Pages of each synthetic corpus.
@@ -23,6 +25,8 @@ pub(crate) struct Corpus {
     pub(crate) name: String,
     /// Pages that some 64-bit word does not fill; never empty.
     pages: Vec<u8>,
+    /// The run in which each of them was captured.
+    runs: Vec<u32>,
     /// Pages that repeat one 64-bit word: the kernel's zram stores them for nothing.
     same_filled: Vec<u8>,
 }
@@ -87,20 +91,21 @@ impl Corpus {
         }
         Corpus {
             name: format!("fio-compress-{percentage}"),
+            runs: (0..pages).map(run_of).collect(),
             pages: bytes,
             same_filled: Vec::new(),
         }
     }
 
     fn new(name: &str, bytes: &[u8]) -> Result<Corpus> {
-        let (mut pages, mut same_filled) = (Vec::new(), Vec::new());
-        for page in bytes.chunks_exact(PAGE_BYTES) {
-            let kind = if is_same_filled(page) {
-                &mut same_filled
+        let (mut pages, mut runs, mut same_filled) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
+            if is_same_filled(page) {
+                same_filled.extend_from_slice(page);
             } else {
-                &mut pages
-            };
-            kind.extend_from_slice(page);
+                pages.extend_from_slice(page);
+                runs.push(run_of(place));
+            }
         }
         if pages.is_empty() {
             let why = "every page repeats one word; there is nothing to compress";
@@ -109,6 +114,7 @@ impl Corpus {
         Ok(Corpus {
             name: name.to_owned(),
             pages,
+            runs,
             same_filled,
         })
     }
@@ -127,10 +133,25 @@ impl Corpus {
         &self.pages
     }
 
+    /// The pages that are not same-filled, of every other run and of the rest: neighbours resemble
+    /// each other, so what is learned from one half must be judged by the other.
+    pub(crate) fn halves(&self) -> [Vec<&[u8]>; 2] {
+        let mut halves = [Vec::new(), Vec::new()];
+        for (page, run) in self.pages.chunks_exact(PAGE_BYTES).zip(&self.runs) {
+            halves[*run as usize % 2].push(page);
+        }
+        halves
+    }
+
     /// The same-filled pages, one after another.
     pub(crate) fn same_filled(&self) -> &[u8] {
         &self.same_filled
     }
+}
+
+/// The run to which the page at `place` of a capture belongs.
+fn run_of(place: usize) -> u32 {
+    (place / RUN_PAGES) as u32
 }
 
 /// Gives corpora of the same name numbers, so that the cases of a report have distinct names.
@@ -262,6 +283,24 @@ mod tests {
         assert_eq!((corpus.total_pages(), corpus.same_filled_pages()), (3, 2));
         assert_eq!(corpus.pages(), &bytes[2 * PAGE_BYTES..]);
         assert_eq!(corpus.same_filled(), &bytes[..2 * PAGE_BYTES]);
+    }
+
+    #[test]
+    fn halves_share_no_run() {
+        let page = |n: usize| {
+            let mut page = vec![n as u8; PAGE_BYTES];
+            page[0] = !page[0];
+            page
+        };
+        let mut bytes: Vec<u8> = (0..40).flat_map(page).collect();
+        bytes[3 * PAGE_BYTES] = 3;
+        let [even, odd] = Corpus::new("x", &bytes).unwrap().halves().map(|half| {
+            let numbers = half.iter().map(|page| page[1]);
+            numbers.collect::<Vec<u8>>()
+        });
+        let expected = (0..3).chain(4..16).chain(32..40);
+        assert_eq!(even, expected.collect::<Vec<u8>>());
+        assert_eq!(odd, (16..32).collect::<Vec<u8>>());
     }
 
     #[test]

@@ -2,11 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod args;
 mod capture;
 mod commands;
 mod failure;
+mod logger;
 mod output;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -35,13 +38,18 @@ fn run(cli: Cli) -> Result {
     let state = StateAt(cli.control_dir.as_deref());
     match cli.command {
         Command::Serve(args) => commands::serve::run(state, &args),
+        Command::Up(args) => commands::up::run(state, &args),
+        Command::Down(args) => commands::down::run(state, &args),
         Command::Add(args) => commands::add::run(state, &args),
         Command::Remove(args) => commands::remove::run(state, &args),
         Command::List(args) => commands::list::run(state, &args),
         Command::Stat(args) => commands::stat::run(state, &args),
         Command::Set(args) => commands::set::run(state, &args),
+        Command::Compact(args) => commands::compact::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
         Command::Capture(args) => capture::run(&args),
+        Command::Advise(args) => advise::run(&args),
+        Command::Train(args) => Ok(uzram_bench::train::run(&args)?),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }

@@ -1,18 +1,26 @@
 //! One served device: a store under a name, and the places where clients find it.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit, Zram};
 use uzram_frontends::nbd::{Endpoint, Export};
 
+use crate::attachment::{Attach, Attachment};
 use crate::place::Place;
+use crate::state::StateDir;
 
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
 
+/// Memory kept in reserve for a device that is swapped to: a fiftieth of its size, and at least this,
+/// in bytes, unless the device is smaller.
+const SWAP_SPARE_SHARE: u64 = 50;
+const SWAP_SPARE_BYTES_MIN: u64 = 64 << 20;
+
 /// What a device is to be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
     /// Its name; `None` takes the first free `uzram0`, `uzram1`, …
     pub name: Option<String>,
@@ -35,6 +43,10 @@ pub struct DeviceConfig {
     pub endpoint: Option<Endpoint>,
     /// Whether an endpoint may be one that other machines reach.
     pub insecure: bool,
+    /// How clients reach it.
+    pub attach: Attach,
+    /// Whether it is swapped to, so that writing to it must never wait for memory to be freed.
+    pub for_swap: bool,
 }
 
 impl Default for DeviceConfig {
@@ -51,6 +63,8 @@ impl Default for DeviceConfig {
             checksum: false,
             endpoint: None,
             insecure: false,
+            attach: Attach::Nbd,
+            for_swap: false,
         }
     }
 }
@@ -74,7 +88,18 @@ impl DeviceConfig {
             .pool(self.pool.as_deref().unwrap_or(uzram::pools()[0]))
             .mem_limit(self.mem_limit_bytes)
             .checksum(self.checksum)
+            .spare(self.spare_bytes())
             .build()
+    }
+
+    /// Memory kept for writes that must not wait for any: a burst of swapping lasts until the
+    /// maintenance thread, which looks every few milliseconds, has made more.
+    fn spare_bytes(&self) -> u64 {
+        let share = self.size_bytes / SWAP_SPARE_SHARE;
+        match self.for_swap {
+            true => share.max(SWAP_SPARE_BYTES_MIN).min(self.size_bytes),
+            false => 0,
+        }
     }
 }
 
@@ -96,25 +121,33 @@ fn check_size(size_bytes: u64) -> Result<()> {
 pub struct Device {
     name: String,
     zram: Arc<Zram>,
-    has_checksums: bool,
+    config: DeviceConfig,
     is_read_only: AtomicBool,
     places: Vec<Arc<Place>>,
+    attachment: Option<Attachment>,
     /// Held while the exports are away.
     changing: Mutex<()>,
 }
 
 impl Device {
-    /// Offers `store` at `places`, of which there is at least one.
+    /// Offers `store` at `places`, or attaches it where the configuration wants that.
     pub(crate) fn new(
         name: &str,
         store: Store,
         config: &DeviceConfig,
         places: Vec<Arc<Place>>,
+        state: &StateDir,
     ) -> Result<Device> {
+        let zram = Arc::new(Zram::new(store));
+        let attachment = match config.attach {
+            Attach::Nbd => None,
+            attach => Some(Attachment::new(attach, zram.clone(), name, state)?),
+        };
         let device = Device {
             name: name.to_owned(),
-            zram: Arc::new(Zram::new(store)),
-            has_checksums: config.checksum,
+            zram,
+            attachment,
+            config: config.clone(),
             is_read_only: AtomicBool::new(false),
             places,
             changing: Mutex::new(()),
@@ -138,7 +171,7 @@ impl Device {
     /// Whether pages are checked when they are read back.
     #[must_use]
     pub fn has_checksums(&self) -> bool {
-        self.has_checksums
+        self.config.checksum
     }
 
     /// Whether writes are refused.
@@ -147,14 +180,30 @@ impl Device {
         self.is_read_only.load(Ordering::Relaxed)
     }
 
+    /// Whether it is swapped to.
+    #[must_use]
+    pub fn is_for_swap(&self) -> bool {
+        self.config.for_swap
+    }
+
     /// Where it is served: one place, or several sockets that the server was started with.
     pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         self.places.iter().map(|place| place.endpoint())
     }
 
-    /// The address that clients take; the first one if there are several.
+    /// The file or block device that it is attached as.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.attachment.as_ref().map(Attachment::path)
+    }
+
+    /// The address that clients take; the first one if there are several. The path, if it is
+    /// attached.
     #[must_use]
     pub fn uri(&self) -> String {
+        if let Some(path) = self.path() {
+            return path.display().to_string();
+        }
         let mut endpoints = self.endpoints();
         endpoints
             .next()
@@ -165,9 +214,10 @@ impl Device {
     #[must_use]
     pub fn connections(&self) -> u64 {
         let counts = self.places.iter();
-        counts
+        let connected: u64 = counts
             .map(|place| place.exports().connections(&self.name) as u64)
-            .sum()
+            .sum();
+        connected + self.attachment.as_ref().map_or(0, Attachment::users)
     }
 
     /// Empties it and zeroes its counters. A client that comes meanwhile finds no export, so none
@@ -177,6 +227,12 @@ impl Device {
     /// [`ErrorKind::Busy`] while clients are connected, as zram has it.
     pub fn reset(&self) -> Result<()> {
         let _one_at_a_time = self.lock();
+        if let Some(attachment) = &self.attachment {
+            return attachment.exclusively(|| {
+                self.store().reset();
+                Ok(())
+            });
+        }
         self.withdraw()?;
         self.store().reset();
         self.publish()
@@ -192,9 +248,38 @@ impl Device {
         if self.is_read_only() == is_read_only {
             return Ok(());
         }
+        if let Some(path) = self.path() {
+            let text = format!(
+                "{}: say so when you open or mount it (-o ro)",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         self.withdraw()?;
         self.is_read_only.store(is_read_only, Ordering::Relaxed);
         self.publish()
+    }
+
+    /// Makes it what `config` says as far as a device can change.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if it would have to be another device.
+    pub(crate) fn adapt(&self, config: &DeviceConfig) -> Result<()> {
+        let alike = DeviceConfig {
+            name: self.config.name.clone(),
+            mem_limit_bytes: self.config.mem_limit_bytes,
+            ..config.clone()
+        };
+        if alike != self.config {
+            let text = "only mem-limit can change while a disk is served; for the rest, remove it \
+                        and reload";
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        if config.mem_limit_bytes != self.store().mem_limit() {
+            self.store().set_mem_limit(config.mem_limit_bytes);
+            log::info!("{}: mem_limit is now {}", self.name, config.mem_limit_bytes);
+        }
+        Ok(())
     }
 
     /// Stops offering it for good; its pages go with the last reference to it.
@@ -203,6 +288,9 @@ impl Device {
     /// [`ErrorKind::Busy`] while clients are connected.
     pub(crate) fn retire(&self) -> Result<&[Arc<Place>]> {
         let _one_at_a_time = self.lock();
+        if let Some(attachment) = &self.attachment {
+            attachment.detach()?;
+        }
         self.withdraw()?;
         Ok(&self.places)
     }

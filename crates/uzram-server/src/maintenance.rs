@@ -8,6 +8,7 @@ use std::time::Duration;
 use uzram::{Error, ErrorKind, Result};
 
 use crate::registry::Registry;
+use crate::service::Notifier;
 
 /// Work on one device before the next one has its turn.
 const BUDGET: Duration = Duration::from_millis(10);
@@ -22,12 +23,14 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(crate) fn start(registry: Arc<Registry>) -> Result<Maintenance> {
+    pub(crate) fn start(registry: Arc<Registry>, notifier: Arc<Notifier>) -> Result<Maintenance> {
         let (stop, stopped) = channel();
         let maintain = move || {
             let mut pause = PAUSE_MIN;
             let mut used_bytes = 0;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                // From here: a device that hangs in this thread's work is what a watchdog is for.
+                notifier.alive();
                 let devices = registry.devices();
                 // Every device has its turn: not any(), which stops at the first with work left.
                 let unfinished = devices
@@ -36,7 +39,9 @@ impl Maintenance {
                     .count();
                 let used_before = used_bytes;
                 used_bytes = devices.iter().map(|d| d.store().mem_used_bytes()).sum();
-                let is_idle = unfinished == 0 && used_bytes == used_before;
+                // A burst of swapping uses a spare up in less than the longest pause.
+                let may_burst = devices.iter().any(|d| d.is_for_swap());
+                let is_idle = unfinished == 0 && used_bytes == used_before && !may_burst;
                 pause = if is_idle {
                     (pause * 2).min(PAUSE_MAX)
                 } else {

@@ -8,6 +8,7 @@ use std::path::Path;
 use uzram::{Error, ErrorKind, Result, Unit};
 use uzram_frontends::nbd::Endpoint;
 
+use crate::attachment::Attach;
 use crate::device::DeviceConfig;
 use crate::nearest::{remedy, shown};
 use crate::size::{parse, parse_limit, ram_bytes};
@@ -28,6 +29,8 @@ static OPTIONS: &[(&str, Set)] = &[
     ("socket", set_socket),
     ("listen", set_listen),
     ("insecure", set_insecure),
+    ("attach", set_attach),
+    ("for-swap", set_for_swap),
 ];
 
 /// The names of all options.
@@ -101,6 +104,15 @@ pub fn device_config<'a>(
     Ok(config)
 }
 
+/// Refuses a value of `option` that is wrong by itself.
+///
+/// # Errors
+/// As [`device_config`].
+pub(crate) fn check(option: &str, value: &str) -> Result<()> {
+    let known = OPTIONS.iter().find(|(name, _)| *name == option);
+    known.map_or(Ok(()), |(_, set)| set(&mut DeviceConfig::default(), value))
+}
+
 fn check_reach(config: &DeviceConfig) -> Result<(), OptionError> {
     let is_open = config.endpoint.as_ref().is_some_and(|e| !e.is_loopback());
     if let (Some(Endpoint::Tcp(address)), true, false) =
@@ -111,6 +123,13 @@ fn check_reach(config: &DeviceConfig) -> Result<(), OptionError> {
              all who connect; use 127.0.0.1 or [::1], or add insecure on a network you trust"
         );
         return Err(OptionError::invalid("listen", text));
+    }
+    if config.attach != Attach::Nbd && config.endpoint.is_some() {
+        let text = format!(
+            "{}: has no address; leave socket and listen out, or attach as nbd",
+            config.attach.name()
+        );
+        return Err(OptionError::invalid("attach", text));
     }
     if config.insecure && !matches!(config.endpoint, Some(Endpoint::Tcp(_))) {
         return Err(OptionError::invalid(
@@ -159,6 +178,25 @@ fn set_unit(config: &mut DeviceConfig, value: &str) -> Result<()> {
 
 fn set_checksum(config: &mut DeviceConfig, value: &str) -> Result<()> {
     config.checksum = boolean(value)?;
+    Ok(())
+}
+
+fn set_for_swap(config: &mut DeviceConfig, value: &str) -> Result<()> {
+    config.for_swap = boolean(value)?;
+    Ok(())
+}
+
+fn set_attach(config: &mut DeviceConfig, value: &str) -> Result<()> {
+    const KNOWN: [Attach; 3] = [Attach::Nbd, Attach::Fuse, Attach::Loop];
+    let found = KNOWN.into_iter().find(|attach| attach.name() == value);
+    config.attach = match (found, value) {
+        (Some(attach), _) => attach,
+        (None, "auto") => Attach::auto().0,
+        (None, _) => {
+            let text = format!("{:?}: must be nbd, fuse, loop or auto", shown(value));
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+    };
     Ok(())
 }
 

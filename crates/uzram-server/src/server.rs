@@ -1,10 +1,11 @@
 //! A server: devices, their sockets, the control socket, and the thread that maintains stores.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uzram::Result;
+use uzram::{Error, Result};
 
 use crate::attributes;
 use crate::control::{Attributes, BoundControl, Control, Reply, Request};
@@ -12,6 +13,8 @@ use crate::device::{Device, DeviceConfig};
 use crate::maintenance::Maintenance;
 use crate::options::device_config;
 use crate::registry::Registry;
+use crate::sandbox;
+use crate::service::Notifier;
 use crate::state::{Claim, Owner, StateDir};
 
 /// Requests under way have this long to be answered when a server ends: a client may have stopped
@@ -45,6 +48,7 @@ pub struct Server {
     _control: Control,
     _maintenance: Maintenance,
     registry: Arc<Registry>,
+    notifier: Arc<Notifier>,
     _claim: Claim,
 }
 
@@ -72,7 +76,12 @@ impl Server {
         claim.publish(&owner)?;
         let registry = Arc::new(Registry::new(state, owner, inherited)?);
         for config in configs {
-            registry.add(config)?;
+            registry.add(config).map_err(|error| match &config.name {
+                Some(name) if configs.len() > 1 => {
+                    Error::new(error.kind(), format!("{name}: {error}"))
+                }
+                _ => error,
+            })?;
         }
         Ok(Prepared {
             control,
@@ -86,13 +95,25 @@ impl Server {
     /// # Errors
     /// As [`Server::prepare`] and [`Prepared::run`].
     pub fn start(state: &StateDir, configs: &[DeviceConfig]) -> Result<Server> {
-        Server::prepare(state, configs, Vec::new())?.run()
+        Server::prepare(state, configs, Vec::new())?.run(Notifier::default())
     }
 
     /// Its devices now, in the order in which they were added.
     #[must_use]
     pub fn devices(&self) -> Arc<[Arc<Device>]> {
         self.registry.devices()
+    }
+
+    /// The way to the service manager.
+    #[must_use]
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+
+    /// Adds the devices of `configs` that are not there yet and sets the memory limits of those that
+    /// are. Nothing is removed, as content would be lost. What it did, or why not, goes to the log.
+    pub fn apply(&self, configs: &[DeviceConfig]) {
+        self.registry.apply(configs);
     }
 }
 
@@ -103,21 +124,29 @@ impl Prepared {
         self.registry.devices()
     }
 
-    /// Serves.
+    /// Gives up what serving does not need, for ever: see [`sandbox`]. Files in `read` and their
+    /// directories can still be read. To be called from the process's only thread.
+    pub fn confine(&self, read: &[&Path]) {
+        sandbox::enter(&self.registry.needs(read));
+    }
+
+    /// Serves, and says so to `notifier` now and then.
     ///
     /// # Errors
     /// [`Io`](uzram::ErrorKind::Io) if the system gives no thread.
-    pub fn run(self) -> Result<Server> {
+    pub fn run(self, notifier: Notifier) -> Result<Server> {
         let asked = Arc::clone(&self.registry);
         let control = self
             .control
             .serve(Arc::new(move |request: &Request| answer(&asked, request)))?;
-        let maintenance = Maintenance::start(Arc::clone(&self.registry))?;
+        let notifier = Arc::new(notifier);
+        let maintenance = Maintenance::start(Arc::clone(&self.registry), Arc::clone(&notifier))?;
         self.registry.start()?;
         Ok(Server {
             _control: control,
             _maintenance: maintenance,
             registry: self.registry,
+            notifier,
             _claim: self.claim,
         })
     }
@@ -148,7 +177,14 @@ fn answer(registry: &Registry, request: &Request) -> Reply {
         Request::Add { options } => add(registry, options).map(|device| shown(&device)),
         Request::Remove { name } => registry.remove(name).map(|()| Vec::new()),
     };
-    outcome.map_or_else(|error| Reply::refused(&error), Reply::done)
+    log::debug!("asked: {request:?}");
+    outcome.map_or_else(
+        |error| {
+            log::info!("refused: {error}");
+            Reply::refused(&error)
+        },
+        Reply::done,
+    )
 }
 
 fn add(
@@ -180,6 +216,19 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let state = StateDir::open(temp.path().join("uzram")).unwrap();
         (temp, state)
+    }
+
+    /// A client of the export `name`, past the handshake.
+    fn connect(socket: &Path, name: &str) -> Option<std::os::unix::net::UnixStream> {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        stream.read_exact(&mut [0; 18]).ok()?;
+        let mut ask = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0".to_vec();
+        ask.push(name.len() as u8);
+        ask.extend(name.as_bytes());
+        stream.write_all(&ask).ok()?;
+        stream.read_exact(&mut [0; 10]).ok()?;
+        Some(stream)
     }
 
     #[test]
@@ -238,6 +287,99 @@ mod tests {
         assert_eq!(names, ["taken"]);
         drop(taken);
         assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn sockets_handed_over_serve_whom_they_are_named_for() {
+        let (temp, state) = state();
+        let socket = |name: &str| {
+            let path = temp.path().join(name);
+            let socket = std::os::unix::net::UnixListener::bind(path).unwrap().into();
+            let name = name.to_owned();
+            Inherited { name, socket }
+        };
+        let inherited = ["a", "nbd", "uzram.socket", "nobody"].map(socket);
+        let mut elsewhere = config("c");
+        elsewhere.endpoint = Some(Endpoint::Unix(temp.path().join("own")));
+        let configs = [config("a"), config("b"), elsewhere];
+        let prepared = Server::prepare(&state, &configs, inherited.into()).unwrap();
+        let served = |device: &Arc<Device>| -> Vec<String> {
+            let paths = device.endpoints().map(|endpoint| match endpoint {
+                Endpoint::Unix(path) => path.file_name().unwrap().to_str().unwrap().to_owned(),
+                Endpoint::Tcp(_) => unreachable!(),
+            });
+            paths.collect()
+        };
+        let served: Vec<_> = prepared.devices().iter().map(served).collect();
+        assert_eq!(
+            served,
+            [vec!["a"], vec!["nbd", "uzram.socket"], vec!["own"]]
+        );
+
+        // One that is served in two places is withdrawn from both or from none.
+        let server = prepared.run(Notifier::default()).unwrap();
+        let device = Arc::clone(&server.devices()[1]);
+        device.reset().unwrap();
+        let connected = connect(&temp.path().join("uzram.socket"), "b").unwrap();
+        let refused = device.set_read_only(true).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(
+            connect(&temp.path().join("nbd"), "b").is_some(),
+            "withdrawn half-way"
+        );
+        drop(connected);
+        let until = std::time::Instant::now() + DRAIN_TIMEOUT;
+        while let Err(error) = device.set_read_only(true) {
+            assert!(std::time::Instant::now() < until, "{error}");
+        }
+        drop(server);
+        assert!(
+            temp.path().join("nbd").exists(),
+            "the path is somebody else's"
+        );
+        assert!(!temp.path().join("own").exists());
+    }
+
+    #[test]
+    fn devices_that_come_and_go_leave_nothing() {
+        let (_temp, state) = state();
+        let server = Server::start(&state, &[]).unwrap();
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let mut before = 0;
+        for round in 0..60 {
+            let name = format!("d{}", round % 3);
+            server.registry.add(&config(&name)).unwrap();
+            if round % 20 == 0 {
+                let twice = server.registry.add(&config(&name)).err().unwrap();
+                assert_eq!(twice.kind(), ErrorKind::Busy);
+            }
+            // Somebody who asks holds it a little longer, which must not keep its socket.
+            let held = server.registry.find(&name).unwrap();
+            server.registry.remove(&name).unwrap();
+            server.registry.add(&config(&name)).unwrap();
+            let again = server.registry.find(&name).unwrap();
+            let Some(Endpoint::Unix(path)) = again.endpoints().next() else {
+                panic!("not its own socket");
+            };
+            std::os::unix::net::UnixStream::connect(path).expect("nobody listens");
+            drop((held, again));
+            server.registry.remove(&name).unwrap();
+            let gone = server.registry.remove(&name).unwrap_err();
+            assert_eq!(gone.kind(), ErrorKind::UnknownName);
+            if round == 10 {
+                before = descriptors();
+            }
+        }
+        // Other tests of this process open some, too; sixty rounds of a leak would stand out.
+        assert!(
+            descriptors() < before + 40,
+            "{before} became {}",
+            descriptors()
+        );
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 2);
+        server.registry.end(DRAIN_TIMEOUT);
+        let late = server.registry.add(&config("late")).err().unwrap();
+        assert!(late.to_string().contains("ending"), "{late}");
     }
 
     #[test]

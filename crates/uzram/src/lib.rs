@@ -48,9 +48,9 @@ pub use codec::{
     Parameters, algorithms,
 };
 pub use config::StoreBuilder;
-pub use device::{Bio, BlockDevice, Geometry, Zram};
+pub use device::{Bio, BlockDevice, Extent, Geometry, Zram};
 pub use error::{Error, ErrorKind, Result};
-pub use page::{PageIndex, Unit, Zeroing};
+pub use page::{PageIndex, PageState, Unit, Zeroing};
 // For our benchmarks and fuzz targets alone: pools without a store around them.
 pub use pool::pools;
 #[doc(hidden)]

@@ -29,6 +29,8 @@ pub struct Stats {
     pub huge_pages: u64,
     /// The same, ever since the start or the last reset.
     pub huge_pages_since: u64,
+    /// Writes whose page looked random and was kept raw without trying the codec.
+    pub early_rejections: u64,
     /// Page reads that failed.
     pub failed_reads: u64,
     /// Page writes that failed.
@@ -58,6 +60,7 @@ pub(crate) enum Counter {
     SamePages,
     HugePages,
     HugePagesSince,
+    EarlyRejections,
     FailedReads,
     FailedWrites,
     InvalidIo,
@@ -105,6 +108,7 @@ impl Counters {
         use Counter::*;
         for counter in [
             HugePagesSince,
+            EarlyRejections,
             FailedReads,
             FailedWrites,
             InvalidIo,

@@ -2,6 +2,7 @@
 
 mod better;
 mod claim;
+mod front;
 mod html;
 mod json;
 mod matrix;
@@ -15,10 +16,11 @@ use crate::peers::Missing;
 use crate::sample::{Series, Spread};
 
 pub(crate) use claim::{Claim, Standing};
+pub(crate) use front::front;
 pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
 pub(crate) use matrix::{Column, Matrix};
-pub(crate) use table::print as print_table;
+pub(crate) use table::{align, print as print_table};
 
 /// Everything about one invocation.
 #[derive(Clone, Debug)]
@@ -32,6 +34,17 @@ pub(crate) struct Report {
     pub(crate) missing: Vec<Missing>,
     /// Why measuring ended early, in one line: the report is then a part of what was asked for.
     pub(crate) stopped: Option<String>,
+    /// What it all comes to, where a suite can say that itself.
+    pub(crate) headline: Option<Headline>,
+}
+
+/// The first thing that a reader should see.
+#[derive(Clone, Debug)]
+pub(crate) struct Headline {
+    pub(crate) title: String,
+    pub(crate) sentence: String,
+    /// What to type next.
+    pub(crate) command: Option<String>,
 }
 
 /// What a suite has found so far. Whatever is in here when a suite fails or is interrupted is
@@ -221,6 +234,7 @@ pub(crate) mod tests {
                 reason: "none".to_owned(),
             }],
             stopped: None,
+            headline: None,
         }
     }
 

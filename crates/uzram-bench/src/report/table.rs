@@ -194,7 +194,7 @@ pub(super) fn decimals(value: f64) -> usize {
 }
 
 /// Appends `rows` of equally many cells in aligned columns.
-pub(super) fn align(rows: &[Vec<String>], right_aligned: &[bool], out: &mut String) {
+pub(crate) fn align(rows: &[Vec<String>], right_aligned: &[bool], out: &mut String) {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: Vec<usize> = (0..right_aligned.len())
         .map(|column| width(column).unwrap_or(0))

@@ -1,12 +1,17 @@
 //! One file a command; what they share is asking the servers of the state directory.
 
 pub mod add;
+mod attached;
+pub mod compact;
+pub mod down;
 pub mod list;
 pub mod remove;
 pub mod reset;
 pub mod serve;
 pub mod set;
 pub mod stat;
+pub mod up;
+mod watch;
 
 use std::path::Path;
 
@@ -50,6 +55,19 @@ fn absolute(option: &str, path: &Path) -> Result<std::path::PathBuf> {
         .map_err(|e| Failure::Usage(format!("{option} {}: {e}", path.display())))
 }
 
+/// Codec parameters whose dictionary is found from the server's directory, too.
+fn with_absolute_files(parameters: &str) -> String {
+    let absolute = |word: &str| match word.strip_prefix("dict=") {
+        Some(path) => match std::path::absolute(path) {
+            Ok(path) => format!("dict={}", path.display()),
+            Err(_) => word.to_owned(),
+        },
+        None => word.to_owned(),
+    };
+    let words = parameters.split([',', ' ']).filter(|word| !word.is_empty());
+    words.map(absolute).collect::<Vec<_>>().join(",")
+}
+
 impl DeviceArgs {
     /// The options as the server's table of them names them.
     pub fn options(&self) -> Result<Vec<(&'static str, String)>> {
@@ -65,10 +83,13 @@ impl DeviceArgs {
         };
         let yes = |flag: bool| flag.then(|| "yes".to_owned());
         let given = [
-            ("size", Some(self.size.clone())),
+            ("size", self.size.clone()),
             ("name", self.name.clone()),
             ("algorithm", self.algorithm.clone()),
-            ("algorithm-params", self.algorithm_params.clone()),
+            (
+                "algorithm-params",
+                self.algorithm_params.as_deref().map(with_absolute_files),
+            ),
             ("pool", self.pool.clone()),
             ("mem-limit", self.mem_limit.clone()),
             ("unit", self.unit.clone()),
@@ -76,6 +97,8 @@ impl DeviceArgs {
             ("socket", socket),
             ("listen", self.listen.clone()),
             ("insecure", yes(self.insecure)),
+            ("for-swap", yes(self.for_swap)),
+            ("attach", self.attach.map(|attach| attach.name().to_owned())),
         ];
         let given = given.into_iter();
         Ok(given
@@ -90,6 +113,15 @@ impl DeviceArgs {
         device_config(options).map_err(|OptionError { option, error }| {
             Failure::from(error).about(format!("--{option}"))
         })
+    }
+}
+
+/// `text` as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 

@@ -3,11 +3,20 @@
 // Clippy lets functions marked as tests unwrap, and not what they share.
 #![allow(clippy::unwrap_used)]
 
+mod advise;
+mod attach;
 mod bad_input;
 mod bench;
 mod capture;
 mod clients;
+mod compact;
+mod config;
 mod control_socket;
 mod life;
+mod log;
 mod nbd_client;
+mod sandbox;
+mod service;
+mod set;
 mod support;
+mod up;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::codec::Compression;
 use crate::config::{StoreBuilder, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
-use crate::page::{PageIndex, Unit, Zeroing};
+use crate::page::{PageIndex, PageState, Unit, Zeroing};
 use crate::pool::{self, Pool, PoolConfig, arena};
 use crate::region::Region;
 use crate::stats::{Counter, Counters, Stats};
@@ -58,6 +58,8 @@ pub struct Store {
     compactor: Mutex<Compactor>,
     /// CRC-32 of each object, where asked for; written and read under the slot's lock.
     checksums: Option<Region>,
+    /// Whether writers wait for a spare instead of growing the pool.
+    has_spare: bool,
 }
 
 impl Store {
@@ -71,7 +73,25 @@ impl Store {
         let pool_config = config.pool_config();
         let memory = arena::Memory::reserve(&pool_config)?;
         let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing)?;
-        Store::over(config, &pool_config, table, memory)
+        let spare_bytes = config.spare_bytes;
+        let mut store = Store::over(config, &pool_config, table, memory)?;
+        if spare_bytes > 0 {
+            store.make_ready(spare_bytes)?;
+        }
+        Ok(store)
+    }
+
+    /// Makes everything that a write may need.
+    fn make_ready(&mut self, spare_bytes: u64) -> Result<()> {
+        self.table.populate()?;
+        if let Some(checksums) = &self.checksums {
+            checksums.populate(0..checksums.length_bytes(), false)?;
+        }
+        self.compression.make_all()?;
+        self.has_spare = self.pool.set_spare(spare_bytes);
+        // A span each; false also when the system gives no more, which the next turns try again.
+        while self.pool.maintain() {}
+        Ok(())
     }
 
     fn over(
@@ -108,6 +128,7 @@ impl Store {
             growing: Mutex::default(),
             compactor: Mutex::default(),
             checksums,
+            has_spare: false,
         })
     }
 
@@ -174,6 +195,14 @@ impl Store {
         }
     }
 
+    /// How page `index` is kept at this moment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub fn state(&self, index: PageIndex) -> Result<PageState> {
+        self.table.state(index)
+    }
+
     /// Empties the store, gives its memory back and zeroes its counters, as zram's `reset` does. A
     /// page written meanwhile by another thread may survive.
     pub fn reset(&self) {
@@ -226,6 +255,7 @@ impl Store {
             pages_compacted: count(Counter::PagesCompacted),
             huge_pages: count(Counter::HugePages),
             huge_pages_since: count(Counter::HugePagesSince),
+            early_rejections: count(Counter::EarlyRejections),
             failed_reads: count(Counter::FailedReads),
             failed_writes: count(Counter::FailedWrites),
             invalid_io: count(Counter::InvalidIo),

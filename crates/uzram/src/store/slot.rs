@@ -32,7 +32,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::page::{PageIndex, Unit};
+use crate::page::{PageIndex, PageState, Unit};
 use crate::pool::{GRANULE_BITS, GRANULE_BYTES, Handle};
 use crate::region::Backing;
 use crate::sync::{self, Condvar, Mutex, MutexGuard, Ordering};
@@ -142,6 +142,11 @@ impl SlotTable {
         })
     }
 
+    /// Makes all of it resident, so that no write waits for memory for it.
+    pub(crate) fn populate(&self) -> Result<()> {
+        self.words.populate()
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.slots
     }
@@ -183,6 +188,24 @@ impl SlotTable {
     pub(crate) fn is_hole(&self, index: PageIndex) -> Result<bool> {
         self.check(index)?;
         Ok(self.words.at(index).load(Ordering::Relaxed) & !(LOCK | WAITERS) == 0)
+    }
+
+    /// How page `index` is kept, seen without the lock: a writer changes the word only to publish,
+    /// so it always names what a read at that moment would return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub(crate) fn state(&self, index: PageIndex) -> Result<PageState> {
+        self.check(index)?;
+        let word = self.words.at(index).load(Ordering::Relaxed);
+        Ok(match word >> KIND_SHIFT & ((1 << KIND_BITS) - 1) {
+            KIND_SAME => PageState::Same((word >> PAYLOAD_SHIFT) as u32),
+            KIND_RAW => PageState::Raw,
+            KIND_PACKED => PageState::Compressed {
+                size_bytes: u32::from((word >> SIZE_SHIFT) as u16) + 1,
+            },
+            _ => PageState::Hole,
+        })
     }
 
     /// Where the object of page `index` lies, if it has one, as the offset into the arena in bytes; seen
@@ -364,6 +387,10 @@ mod words {
             })
         }
 
+        pub(super) fn populate(&self) -> Result<()> {
+            self.region.populate(0..self.region.length_bytes(), false)
+        }
+
         pub(super) fn at(&self, index: PageIndex) -> &MappedU64 {
             &self.region.words()[index.0 as usize]
         }
@@ -398,6 +425,10 @@ mod words {
             Ok(Words {
                 words: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             })
+        }
+
+        pub(super) fn populate(&self) -> Result<()> {
+            Ok(())
         }
 
         pub(super) fn at(&self, index: PageIndex) -> &AtomicU64 {

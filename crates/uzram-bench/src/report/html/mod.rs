@@ -81,8 +81,16 @@ fn page(report: &Report) -> Markup {
 fn head(report: &Report) -> Markup {
     html! {
         header {
-            p class="eyebrow" { "uzram \u{b7} benchmark report" }
-            h1 { "Suite " (report.suite) }
+            @match &report.headline {
+                Some(headline) => {
+                    p class="eyebrow" { "uzram \u{b7} " (report.suite) }
+                    h1 { (headline.title) }
+                }
+                None => {
+                    p class="eyebrow" { "uzram \u{b7} benchmark report" }
+                    h1 { "Suite " (report.suite) }
+                }
+            }
             pre class="command" { code { (report.command) } }
             (machine(&report.machine))
         }
@@ -187,23 +195,20 @@ fn claims(claims: &[Claim]) -> Markup {
     }
 }
 
-/// The charts that take a whole line of a large screen, and the others.
+/// The charts that take a whole line of a large screen, and the others. Where a block has figures in
+/// two dimensions, bars of each dimension would only say it again.
 fn charts(block: &Block) -> (Vec<Chart>, Vec<Chart>) {
     let tradeoffs = block.tradeoffs.iter();
     let wide = tradeoffs.filter_map(|tradeoff| plots::tradeoff(block, tradeoff));
     let mut narrow = strips::ratios(block);
     let (series, in_a_line) = series::of_block(block);
     narrow.extend(series.iter().map(plots::lines));
-    let traded = |measured: &Measured| {
-        let mut metrics = block.tradeoffs.iter().flat_map(|one| [one.across, one.up]);
-        metrics.any(|metric| metric == measured.metric)
-    };
-    let lines = in_a_line.iter().zip(&block.results);
-    let left: Vec<&Measured> = lines
-        .filter(|(in_a_line, measured)| !**in_a_line && !traded(measured))
-        .map(|(_, measured)| measured)
-        .collect();
-    narrow.extend(strips::amounts(&left));
+    if block.tradeoffs.is_empty() {
+        let lines = in_a_line.iter().zip(&block.results);
+        let left = lines.filter(|(in_a_line, _)| !**in_a_line);
+        let left: Vec<&Measured> = left.map(|(_, measured)| measured).collect();
+        narrow.extend(strips::amounts(&left));
+    }
     narrow.truncate(CHARTS_MAX);
     (wide.collect(), narrow)
 }

@@ -4,7 +4,7 @@
 use super::*;
 use crate::corpus::Corpus;
 use crate::peers::Missing;
-use crate::report::{Aim, Ratio, Tradeoff};
+use crate::report::{Aim, Headline, Ratio, Tradeoff};
 use crate::rng::Rng;
 use crate::sample::Series as Runs;
 
@@ -21,6 +21,11 @@ pub(super) fn gallery() -> Report {
     corpus.name = HOSTILE.to_owned();
     report.corpora.push(CorpusFacts::from(&corpus));
     report.blocks = vec![comparison(), scaling(), choices()];
+    report.headline = Some(Headline {
+        title: "Everything that a page can have".to_owned(),
+        sentence: format!("Recommended: {HOSTILE}."),
+        command: Some(format!("uzram serve --size 1G --name '{HOSTILE}'")),
+    });
     report.missing = vec![Missing {
         peer: "kernel-zram".to_owned(),
         reason: format!("no /dev/zram*; {HOSTILE}"),

@@ -91,6 +91,7 @@ fn every_variant_has_a_figure_in_every_case() {
 fn check_report(options: &Options, blocks: Vec<Block>) {
     let report = Report {
         suite: "pools",
+        headline: None,
         command: "uzram bench pools".to_owned(),
         machine: Machine::survey(),
         corpora: options.corpora.iter().map(CorpusFacts::from).collect(),

@@ -1,0 +1,144 @@
+//! What `uzram serve` says on stdout once clients can connect.
+
+use uzram_frontends::nbd::Endpoint;
+use uzram_server::Device;
+use uzram_server::size::human;
+
+use crate::commands::{attached, quoted};
+use crate::output::{Align, bold, columns};
+
+/// The lines for `devices`: all there is to know and to type for a single one, else a table.
+pub fn welcome(devices: &[std::sync::Arc<Device>]) -> String {
+    let text = match devices {
+        [] => "No disk yet. To make one: uzram add --size 1G\n".to_owned(),
+        [device] => one(device),
+        devices => several(devices),
+    };
+    format!("{text}\nCtrl-C or SIGTERM ends it, and what it holds is lost.\n")
+}
+
+fn several(devices: &[std::sync::Arc<Device>]) -> String {
+    let row = |device: &std::sync::Arc<Device>| {
+        let size = human(device.store().size_bytes());
+        vec![
+            format!("  {}", device.name()),
+            size,
+            device.store().algorithm().to_owned(),
+            device.uri(),
+        ]
+    };
+    let rows: Vec<_> = devices.iter().map(row).collect();
+    let align = [Align::Left, Align::Right, Align::Left, Align::Left];
+    let process = std::process::id();
+    format!(
+        "{} compressed RAM disks, served by process {process}.\n{}\n{}\n  uzram list\n",
+        devices.len(),
+        columns(&rows, &align),
+        bold("To see what they hold:"),
+    )
+}
+
+fn one(device: &Device) -> String {
+    let store = device.store();
+    let limit = match store.mem_limit() {
+        0 => "none".to_owned(),
+        bytes => format!("{} ({bytes} bytes)", human(bytes)),
+    };
+    let facts = [
+        (
+            "size",
+            format!(
+                "{} ({} bytes)",
+                human(store.size_bytes()),
+                store.size_bytes()
+            ),
+        ),
+        ("algorithm", store.algorithm().to_owned()),
+        ("pool", store.pool().to_owned()),
+        ("unit", human(store.unit().bytes() as u64)),
+        (
+            "checksum",
+            if device.has_checksums() { "on" } else { "off" }.to_owned(),
+        ),
+        ("memory limit", limit),
+        (
+            if device.path().is_some() {
+                "path"
+            } else {
+                "URI"
+            },
+            device.uri(),
+        ),
+    ];
+    let facts = facts.map(|(what, value)| vec![format!("  {what}"), value]);
+    let name = device.name();
+    let (setting, clients) = match device.path() {
+        Some(path) => (String::new(), attached::lines(path, name)),
+        None => (
+            format!("  URI='{}'\n", device.uri()),
+            clients(device).into(),
+        ),
+    };
+    let clients = clients.into_iter();
+    let clients = clients.map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
+    let clients: Vec<_> = clients.collect();
+    format!(
+        "{} is a compressed RAM disk, served by process {}.\n{}\n\
+         {}\n{setting}{}\n\
+         {}\n  uzram stat {name}\n",
+        bold(name),
+        std::process::id(),
+        columns(&facts, &[Align::Left, Align::Left]),
+        bold("To use it, in another terminal:"),
+        columns(&clients, &[Align::Left, Align::Left]),
+        bold("To see what it holds:"),
+    )
+}
+
+/// Lines to type once `$URI` is set, and what they do. A URI needs no quoting within quotes: all
+/// that could end them is percent-encoded.
+fn clients(device: &Device) -> [(String, &'static str); 7] {
+    let kernel = match device.endpoints().next() {
+        Some(Endpoint::Unix(path)) => format!("-unix {}", quoted(&path.to_string_lossy())),
+        Some(Endpoint::Tcp(address)) => format!("{} {}", address.ip(), address.port()),
+        None => String::new(),
+    };
+    let fio =
+        "fio --name=t --ioengine=nbd --uri=\"$URI\" --rw=randrw --bs=4k --iodepth=16 --size=64M";
+    [
+        ("nbdinfo \"$URI\"".into(), "what it offers"),
+        (
+            "nbdcopy disk.img \"$URI\"".into(),
+            "an image in; swap the two for out",
+        ),
+        (
+            "qemu-img convert -n -O raw disk.qcow2 \"$URI\"".into(),
+            "any image format in",
+        ),
+        (
+            "qemu-io -f raw -c 'write -P 7 0 1M' \"$URI\"".into(),
+            "a write by hand",
+        ),
+        (fio.into(), "a load"),
+        (
+            "mkdir d; nbdfuse d \"$URI\" & sleep 1; mkfs.ext4 -F d/nbd".into(),
+            "a file to hold a file system",
+        ),
+        (
+            format!("nbd-client -N {} {kernel} /dev/nbd0", device.name()),
+            "a block device, where the kernel has nbd",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_a_shell() {
+        assert_eq!(quoted("/run/a-b.c"), "/run/a-b.c");
+        assert_eq!(quoted("/a b"), "'/a b'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+}
