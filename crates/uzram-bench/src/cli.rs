@@ -30,6 +30,12 @@ pub enum Args {
     /// raw-codec, memcpy, kernel-zram (a free /dev/zram* is set up and reset afterwards; one in
     /// use is never touched; needs root).
     Store(SuiteArgs),
+    /// The codecs: time a page and density, beside their libraries alone and a copy
+    ///
+    /// Up to 4096 pages of each corpus, each timed by itself, in one thread pinned to a CPU; the ratio
+    /// with and without the pool's rounding; a matrix of jobs through the interface and past it; what
+    /// the store's early rejection of random pages costs and gains. Peers: bare-library, memcpy.
+    Codecs(SuiteArgs),
     /// The server: 4 KiB random reads and writes over NBD, beside nbdkit's RAM disks
     ///
     /// Each server is a process of its own. Buffers come from the corpora, and in a last block from
@@ -83,6 +89,7 @@ pub struct SuiteArgs {
 pub fn run(args: Args) -> Result<()> {
     let (suite, args) = match args {
         Args::Store(args) => (Suite::Store, args),
+        Args::Codecs(args) => (Suite::Codecs, args),
         Args::Nbd(args) => (Suite::Nbd, args),
         Args::Pools(args) => (Suite::Pools, args),
     };
@@ -97,6 +104,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut findings = Findings::default();
     let measured = match suite {
         Suite::Store => suite::store::run(&options, &mut findings),
+        Suite::Codecs => suite::codecs::run(&options, &mut findings),
         Suite::Nbd => suite::nbd::run(&options, &mut findings),
         Suite::Pools => suite::pools::run(&options, &mut findings),
     };
@@ -134,6 +142,7 @@ fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Suite {
     Store,
+    Codecs,
     Nbd,
     Pools,
 }
@@ -142,6 +151,7 @@ impl Suite {
     fn name(self) -> &'static str {
         match self {
             Suite::Store => "store",
+            Suite::Codecs => "codecs",
             Suite::Nbd => "nbd",
             Suite::Pools => "pools",
         }
@@ -150,6 +160,7 @@ impl Suite {
     fn peers(self) -> &'static [Peer] {
         match self {
             Suite::Store => &Peer::STORE,
+            Suite::Codecs => &Peer::CODECS,
             Suite::Nbd => &Peer::NBD,
             Suite::Pools => &Peer::POOLS,
         }

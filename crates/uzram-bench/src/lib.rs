@@ -1,7 +1,7 @@
 //! `uzram bench`: uzram measured against its peers, on pages that you choose.
 //!
 //! - [`cli`] checks the command line and runs a suite from there to the report.
-//! - `suite/` holds one suite a folder: `store` (the library), `nbd` (the server) and
+//! - `suite/` holds one suite a folder: `store` (the library), `codecs`, `nbd` (the server) and
 //!   `pools` (the allocators).
 //! - [`train`] makes dictionaries, and measures them on pages that they have not seen.
 //! - `peers/` holds what uzram is compared with, one peer a file.
@@ -16,6 +16,7 @@
 //! # Modules that may use unsafe
 //!
 //! - `mapping.rs`: mmap and madvise
+//! - `suite/codecs/bare.rs`: calls into liblz4
 //! - `suite/pools/glibc.rs`: malloc_trim
 //! - `suite/pools/mimalloc.rs`: an allocator beside the program's own
 //! - `train/trainer.rs`: a call into libzstd

@@ -251,7 +251,11 @@ impl Bench<'_> {
                     Ok(both) => sides.extend(both),
                     Err(reason) => self.miss(Peer::KernelZram, reason),
                 },
-                Peer::NbdkitMemory | Peer::NbdkitZstd | Peer::Malloc | Peer::Mimalloc => {}
+                Peer::BareLibrary
+                | Peer::NbdkitMemory
+                | Peer::NbdkitZstd
+                | Peer::Malloc
+                | Peer::Mimalloc => {}
             }
         }
         Ok(sides)
