@@ -14,6 +14,8 @@ mod faults;
 mod handshake;
 mod ordering;
 mod programs;
+#[path = "../../../uzram/tests/it/runs.rs"]
+mod runs;
 mod shutdown;
 mod structured;
 #[cfg(feature = "tls")]

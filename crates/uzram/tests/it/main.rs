@@ -27,3 +27,4 @@ mod memory;
 mod model;
 mod pages;
 mod races;
+mod runs;
