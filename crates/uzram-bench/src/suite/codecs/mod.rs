@@ -324,7 +324,7 @@ mod tests {
 
     fn options(algorithms: &[&str]) -> Options {
         Options {
-            corpora: vec![Corpus::fio_half_compressible(40)],
+            corpora: vec![Corpus::fio(50, 40)],
             peers: Peer::CODECS.to_vec(),
             algorithms: algorithms.iter().map(ToString::to_string).collect(),
             threads: 1,
