@@ -12,6 +12,7 @@ use uzram_frontends::nbd::{Endpoint, Export};
 use crate::attachment::{Attach, Attachment};
 use crate::place::Place;
 use crate::state::StateDir;
+use crate::tls::TlsOptions;
 
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
@@ -48,8 +49,10 @@ pub struct DeviceConfig {
     /// Where it is served; `None` takes the sockets that the server was started with, if there
     /// are any, else `NAME.nbd` in the state directory.
     pub endpoint: Option<Endpoint>,
-    /// Whether an endpoint may be one that other machines reach.
+    /// Whether an endpoint may be one that other machines reach without TLS.
     pub insecure: bool,
+    /// TLS where it is served.
+    pub tls: TlsOptions,
     /// How clients reach it.
     pub attach: Attach,
     /// Whether it is swapped to, so that writing to it must never wait for memory to be freed.
@@ -70,6 +73,7 @@ impl Default for DeviceConfig {
             checksum: false,
             endpoint: None,
             insecure: false,
+            tls: TlsOptions::default(),
             attach: Attach::Nbd,
             for_swap: false,
         }
@@ -211,10 +215,15 @@ impl Device {
         if let Some(path) = self.path() {
             return path.display().to_string();
         }
-        let mut endpoints = self.endpoints();
-        endpoints
-            .next()
-            .map_or_else(String::new, |endpoint| endpoint.uri(&self.name))
+        let place = self.places.first();
+        place.map_or_else(String::new, |place| place.uri(&self.name))
+    }
+
+    /// Whether other machines can connect without TLS.
+    #[must_use]
+    pub fn is_open_to_others(&self) -> bool {
+        let mut places = self.places.iter();
+        places.any(|place| !place.endpoint().is_loopback() && !place.requires_tls())
     }
 
     /// Clients that use it now.

@@ -119,7 +119,7 @@ impl Registry {
         let more = devices.iter().chain([&device]).cloned().collect();
         self.replace_devices(more);
         changing.claims.push(claim);
-        if !device.endpoints().all(Endpoint::is_loopback) {
+        if device.is_open_to_others() {
             let uri = device.uri();
             log::warn!("insecure: whoever reaches {uri} reads and writes the disk");
         }
@@ -270,6 +270,9 @@ impl Changing {
             Attach::Nbd => self.places_for(claim.name(), config.endpoint.as_ref())?,
             Attach::Fuse | Attach::Loop => Vec::new(),
         };
+        for place in &places {
+            place.prepare_for(claim.name(), &config.tls)?;
+        }
         let device = Device::new(claim.name(), store, config, places.clone(), &self.state)?;
         if self.phase == Phase::Serving {
             places.iter().try_for_each(|place| place.start())?;

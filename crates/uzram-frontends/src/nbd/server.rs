@@ -35,7 +35,7 @@ const HANDSHAKE_CHUNK_BYTES: usize = 4096;
 /// A server that is bound to its endpoint and not yet serving: clients can connect and wait.
 #[derive(Debug)]
 pub struct Server {
-    shared: Shared,
+    shared: Box<Shared>,
 }
 
 /// A running server. Dropping it shuts down without waiting for requests under way.
@@ -113,6 +113,7 @@ impl Server {
             clients: Mutex::default(),
             client_left: Condvar::new(),
         };
+        let shared = Box::new(shared);
         Ok(Server { shared })
     }
 
@@ -142,7 +143,7 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
     pub fn spawn(self) -> Result<ServerHandle> {
-        let server = Arc::new(self.shared);
+        let server = Arc::<Shared>::from(self.shared);
         let shared = Arc::clone(&server);
         let acceptor = thread::Builder::new()
             .name("nbd-accept".to_owned())
