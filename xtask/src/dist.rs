@@ -12,11 +12,19 @@ use crate::{e2e, man, workspace};
 /// The binary must fit a small initramfs.
 const SIZE_MAX_BYTES: u64 = 12 << 20;
 /// What goes into a package as it is, and where to below `dist`.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 8] = [
     ("packaging/uzram.toml", "uzram.toml"),
     ("packaging/systemd/uzram.service", "systemd/uzram.service"),
     ("packaging/systemd/uzram.socket", "systemd/uzram.socket"),
     ("packaging/systemd/uzram@.service", "systemd/uzram@.service"),
+    (
+        "packaging/systemd/uzram-swap.service",
+        "systemd/uzram-swap.service",
+    ),
+    (
+        "packaging/systemd/uzram-mount@.service",
+        "systemd/uzram-mount@.service",
+    ),
     ("LICENSE-MIT", "LICENSE-MIT"),
     ("LICENSE-APACHE", "LICENSE-APACHE"),
 ];
