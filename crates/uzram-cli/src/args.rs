@@ -110,7 +110,7 @@ pub struct DeviceArgs {
     /// Parameters of the codec, as zram's algorithm_params: level=9
     #[arg(long, value_name = "NAME=VALUE,…", allow_hyphen_values = true)]
     pub algorithm_params: Option<String>,
-    /// Allocator of compressed pages; a wrong name shows the list [default: zsmalloc]
+    /// Allocator of compressed pages; a wrong name shows the list [default: bestfit]
     #[arg(long)]
     pub pool: Option<String>,
     /// Most memory that compressed pages may take; writes past it fail with ENOSPC [default: none]
@@ -222,7 +222,7 @@ pub struct UpArgs {
     /// Parameters of the codec, as zram's algorithm_params: level=9
     #[arg(long, value_name = "NAME=VALUE,…", allow_hyphen_values = true)]
     pub algorithm_params: Option<String>,
-    /// Allocator of compressed pages; a wrong name shows the list [default: zsmalloc]
+    /// Allocator of compressed pages; a wrong name shows the list [default: bestfit]
     #[arg(long)]
     pub pool: Option<String>,
     /// Most memory that compressed pages may take [default: none]

@@ -225,7 +225,7 @@ mod tests {
         assert!(error.to_string().contains("`lz5`; known: lz4"), "{error}");
         let error = refused(Store::builder().size(1).pool("slab"));
         assert!(
-            error.to_string().contains("`slab`; known: zsmalloc"),
+            error.to_string().contains("`slab`; known: bestfit"),
             "{error}"
         );
         let shared = Compression::new("lz4", Unit::DEFAULT).unwrap();

@@ -224,11 +224,11 @@ type Make = fn(&PoolConfig, arena::Memory) -> Result<Box<dyn Pool>>;
 
 /// Every pool, the default first.
 const TABLE: &[(&str, Make)] = &[
+    (bestfit::NAME, bestfit::make),
     (zsmalloc::NAME, zsmalloc::make),
     (zbud::NAME, zbud::make),
     (z3fold::NAME, z3fold::make),
     (ztree::NAME, ztree::make),
-    (bestfit::NAME, bestfit::make),
 ];
 
 /// The names of the pools, the default first.

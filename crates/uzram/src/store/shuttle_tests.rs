@@ -95,9 +95,19 @@ impl DecompressShared for Tail {
 }
 
 fn store(mem_limit_bytes: u64) -> Arc<Store> {
+    store_with(pool::pools()[0], mem_limit_bytes)
+}
+
+fn store_with(pool: &str, mem_limit_bytes: u64) -> Arc<Store> {
     let compression = Compression::with_codec(Box::new(Tail), Unit::DEFAULT).unwrap();
     let builder = Store::builder().size(4 << 12).compression(compression);
-    Arc::new(builder.mem_limit(mem_limit_bytes).build().unwrap())
+    Arc::new(
+        builder
+            .pool(pool)
+            .mem_limit(mem_limit_bytes)
+            .build()
+            .unwrap(),
+    )
 }
 
 fn read(store: &Store, index: u64) -> Vec<u8> {
@@ -220,7 +230,8 @@ fn shuttle_a_writer_that_gets_no_memory_keeps_the_old_page() {
 #[test]
 fn shuttle_writers_at_the_limit_do_not_starve_each_other() {
     check(|| {
-        let store = store(3 << 12);
+        // Whose blocks for these sizes are of two units.
+        let store = store_with("zsmalloc", 3 << 12);
         let written = Arc::new(AtomicU64::new(0));
         let work = |index: u64, length: usize| -> Box<dyn FnOnce() + Send> {
             let (store, written) = (store.clone(), written.clone());
@@ -251,7 +262,7 @@ fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
             backing: Backing::Private,
         };
         let memory = arena::Memory::reserve(&config).unwrap();
-        let pool: Arc<dyn Pool> = Arc::from(pool::make("zsmalloc", &config, memory).unwrap());
+        let pool: Arc<dyn Pool> = Arc::from(pool::make(pool::pools()[0], &config, memory).unwrap());
         let work = |byte: u8| -> Box<dyn FnOnce() + Send> {
             let pool = pool.clone();
             Box::new(move || {

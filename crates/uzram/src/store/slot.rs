@@ -10,7 +10,7 @@
 //! bits 26-63  payload: the object's granule in the arena, or the fill word
 //! ```
 //!
-//! Lock order of the engine: turn to grow > slot > stream or decompression context > pool class > arena.
+//! Lock order of the engine: compactor > turn to grow > slot > stream or decompression context > pool class > arena.
 //! 1. An entry is seen and changed only through its [`SlotGuard`].
 //! 2. A writer of a whole page prepares the new content unlocked, gives its stream and the class back,
 //!    and locks the slot only to publish; it frees the old content after the unlock.

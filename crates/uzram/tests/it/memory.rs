@@ -15,7 +15,7 @@ const SCENARIO: &str = "UZRAM_TEST_SCENARIO";
 const CGROUP: &str = "UZRAM_TEST_CGROUP";
 
 /// Looks at the usage until what was given back is counted.
-const LATE_LOOKS_MAX: usize = 100;
+const LATE_LOOKS_MAX: usize = 300;
 
 /// What the system may count late or beside the pages: per-CPU batches, page tables, contexts.
 fn slack_bytes() -> u64 {
@@ -174,7 +174,10 @@ fn check(moment: &str, base: u64, store: Option<&Store>) -> u64 {
         over >> 10,
         said >> 10
     );
-    assert!(over <= said + slack, "{moment}: more than said");
+    assert!(
+        over <= said + slack,
+        "{moment}: {over} is more than said, {stats:?}"
+    );
     assert!(over + slack >= said, "{moment}: less than said");
     assert_eq!(said, stats.mem_used_total_bytes + stats.mem_spare_bytes);
     over
@@ -249,6 +252,8 @@ fn churn() {
     const TIDES: u64 = 6;
     /// Memory comes and goes in spans, and where a tide's peak lies among them is chance.
     const SPAN_BYTES: u64 = 2 << 20;
+    /// Of so few objects, bookkeeping is a few pages more or less.
+    const SIDE_BYTES: u64 = 64 << 10;
     let sizes: [fn(u64) -> u64; 4] = [
         |draw| 1 + draw % 300,
         |draw| 600 + draw % 1500,
@@ -289,7 +294,7 @@ fn churn() {
                 }
                 _ => {
                     let grown = over > high_bytes + slack_bytes() + SPAN_BYTES;
-                    let side_grown = stats.side_bytes > high_side_bytes * 5 / 4;
+                    let side_grown = stats.side_bytes > high_side_bytes * 5 / 4 + SIDE_BYTES;
                     assert!(!grown, "{name}: {over} after {high_bytes}, {stats:?}");
                     assert!(!side_grown, "{name}: {stats:?} after {high_side_bytes}");
                 }

@@ -81,8 +81,6 @@ impl Block {
 
     /// Makes room for the entries of a few holes.
     pub(super) fn prepare(&mut self) -> Result<()> {
-        #[cfg(debug_assertions)]
-        self.starts.prepare();
         memory::reserve(&mut self.holes, HOLES_FIRST)
     }
 
@@ -295,41 +293,38 @@ fn mask(first: usize, count: usize) -> u64 {
 /// Where objects begin, so that a handle that is not one's is caught.
 #[cfg(debug_assertions)]
 mod debug {
-    use super::{PAGE_GRANULES, RUN_PAGES_MAX};
-
     #[derive(Debug, Default)]
     pub(super) struct Starts {
-        words: Vec<u64>,
+        sorted: Vec<u16>,
     }
 
     impl Starts {
-        pub(super) fn prepare(&mut self) {
-            self.words = vec![0; RUN_PAGES_MAX * PAGE_GRANULES / 64];
-        }
-
         pub(super) fn set(&mut self, granule: usize) {
-            self.words[granule / 64] |= 1 << (granule % 64);
+            if let Err(at) = self.place(granule) {
+                self.sorted.insert(at, granule as u16);
+            }
         }
 
         pub(super) fn clear(&mut self, granule: usize) {
-            self.words[granule / 64] &= !(1 << (granule % 64));
+            if let Ok(at) = self.place(granule) {
+                self.sorted.remove(at);
+            }
         }
 
-        /// Whether what begins at `start` ends at `end`, where nothing else of an object begins before.
+        /// Whether what begins at `start` ends at `end`: there is the end of it, or another begins.
         pub(super) fn is_one(&self, start: usize, end: usize, is_end: bool) -> bool {
-            self.has(start)
-                && !(start + 1..end).any(|granule| self.has(granule))
-                && (is_end || self.has(end))
+            self.place(start).is_ok_and(|at| {
+                let next = self.sorted.get(at + 1).map(|next| usize::from(*next));
+                next == Some(end) || is_end && next.is_none_or(|next| next > end)
+            })
         }
 
         pub(super) fn side_bytes(&self) -> usize {
-            self.words.len() * size_of::<u64>()
+            self.sorted.capacity() * size_of::<u16>()
         }
 
-        fn has(&self, granule: usize) -> bool {
-            self.words
-                .get(granule / 64)
-                .is_some_and(|word| word & 1 << (granule % 64) != 0)
+        fn place(&self, granule: usize) -> Result<usize, usize> {
+            self.sorted.binary_search(&(granule as u16))
         }
     }
 }
