@@ -30,6 +30,7 @@ const MEBIBYTE: f64 = 1_048_576.0;
 pub(super) type Metric = (&'static str, &'static str);
 pub(super) const DENSITY: Metric = ("pool_bytes_per_stored_byte", "bytes/byte");
 pub(super) const COMPACTION: Metric = ("compaction", "ms");
+pub(super) const SPARE: Metric = ("spare", "MiB");
 pub(super) const LEFT: Metric = ("pool_bytes_left", "MiB");
 pub(super) const BACK: Metric = ("system_got_back", "%");
 pub(super) const INSERT_MEAN: Metric = ("insert_beyond_copy_mean", "ns");
@@ -223,7 +224,10 @@ impl Cells<'_> {
             return Ok(0.0);
         }
         let mut rows = self.rows(&format!("{count}"), variant, cell.stored_bytes(), block);
-        rows.one("fill", DENSITY, cell.density(bench)?);
+        let filled_bytes = cell.pool_bytes(bench)?.saturating_sub(cell.spare_bytes());
+        let density = filled_bytes as f64 / cell.stored_bytes() as f64;
+        rows.one("fill", DENSITY, density);
+        rows.one("fill", SPARE, cell.spare_bytes() as f64 / MEBIBYTE);
         rows.one("fill", INSERT_MEAN, filled.beyond(bench.clock).insert.mean);
 
         bench.copies.warm();
@@ -320,6 +324,7 @@ impl Cells<'_> {
             .iter()
             .map(|&count| column(&format!("fill {}", short(count)), count, "fill", DENSITY));
         let later = [
+            ("spare MiB", "fill", SPARE),
             ("x10", "overwritten", DENSITY),
             ("half", "half-discarded", DENSITY),
             ("compacted", "compacted", DENSITY),

@@ -255,6 +255,12 @@ impl<'a> Cell<'a> {
         Ok(self.pool_bytes(bench)? as f64 / self.stored_bytes as f64)
     }
 
+    /// Memory that a pool has taken and not used yet, in bytes: once it was only filled, that is what
+    /// the next objects will use.
+    pub(super) fn spare_bytes(&self) -> u64 {
+        self.ground.spare_bytes()
+    }
+
     /// What the kernel counts for arena and side tables, in bytes, once a pool's spare is given back.
     pub(super) fn pool_bytes(&self, bench: &mut Bench) -> Result<u64> {
         self.ground.trim();

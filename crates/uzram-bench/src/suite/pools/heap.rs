@@ -93,6 +93,17 @@ impl Ground {
         }
     }
 
+    /// Memory that a pool has taken and not used yet, in bytes, by its own count.
+    pub(super) fn spare_bytes(&self) -> u64 {
+        match self {
+            Ground::Pool(pool) => {
+                let stats = pool.stats();
+                stats.resident_bytes.saturating_sub(stats.used_bytes)
+            }
+            Ground::Malloc | Ground::Mimalloc => 0,
+        }
+    }
+
     /// Gives back what holds no object and can be told apart: a pool's spare. The general
     /// allocators are left as they are, for nothing in a program would do it for them.
     pub(super) fn trim(&self) {
