@@ -1,8 +1,8 @@
 //! `uzram bench`: uzram measured against its peers, on pages that you choose.
 //!
 //! - [`cli`] checks the command line and runs a suite from there to the report.
-//! - `suite/` holds one suite a folder: `store` (the library), `codecs`, `nbd` (the server) and
-//!   `pools` (the allocators).
+//! - `suite/` holds one suite a folder: `store` (the library), `codecs`, `pools` (the allocators)
+//!   and `nbd` (the server).
 //! - [`train`] makes dictionaries, and measures them on pages that they have not seen.
 //! - `peers/` holds what uzram is compared with, one peer a file.
 //! - `workload`, `corpus` and `sink` are what all sides share: pages, orders, buffers. The head of

@@ -41,6 +41,7 @@ pub enum Command {
     List(ListArgs),
     Stat(StatArgs),
     Set(SetArgs),
+    Compact(CompactArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
     Advise(AdviseArgs),
@@ -130,6 +131,18 @@ pub struct DeviceArgs {
     /// Let --listen take an address that other machines reach, unencrypted and unauthenticated
     #[arg(long, requires = "listen")]
     pub insecure: bool,
+    /// Speak TLS: the server's certificate and those that vouch for it, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Let in only clients with a certificate that one of these vouches for, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Refuse clients that do not start TLS; always so where other machines can connect
+    #[arg(long)]
+    pub tls_required: bool,
     /// How programs reach the disk [default: nbd]
     #[arg(long, value_enum)]
     pub attach: Option<Attach>,
@@ -176,11 +189,13 @@ Needs root, FUSE and loop devices, and nothing else of the kernel. What is up al
 what a server that was killed left is taken down first. The server's messages go to NAME.log beside
 its sockets.
 
-Swap: the server is locked in memory, is known to the kernel as one that memory is freed through, and
-is spared by the out-of-memory killer. Where the system refuses one of these it says so. Safest is a
-memory limit on the programs that swap (a memory cgroup) with the server outside of it. When the
-whole machine runs short faster than the server can get memory, writes to swap fail; the kernel then
-keeps those pages.")]
+Swap: the server is locked in memory, is known to the kernel as one that memory is freed through, is
+spared by the out-of-memory killer, and keeps memory in reserve (64 MiB, or a fiftieth of the disk if
+that is more) that is refilled apart from writing. What the system refuses of this is said. Safest is
+a memory limit on the programs that swap (a memory cgroup), with the server outside of it. If the
+whole machine runs short so fast that the reserve is used up, writes to swap wait for it, a second
+at most, and then fail; the kernel keeps those pages. --mem-limit takes the reserve from the limit,
+and near it a write may have to make room itself.")]
 #[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount"]))]
 pub struct UpArgs {
     /// Use it as swap
@@ -326,10 +341,13 @@ Example:
   uzram remove scratch
 
 What the disk held is lost, and its memory goes back to the system. A disk in use is refused (EBUSY),
-with what uses it.")]
+with what uses it; --force hangs up on its NBD clients first, so that what they do next fails.")]
 pub struct RemoveArgs {
     /// The disk's name
     pub name: String,
+    /// Hang up on clients that are connected
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Change an attribute of a disk while it is served
@@ -394,6 +412,19 @@ pub struct StatArgs {
     pub watch: Option<f64>,
 }
 
+/// Move a disk's pages together in memory and give what becomes free back to the system
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram compact uzram0
+
+Pages that were overwritten or discarded leave holes between others. The server fills them by itself
+when much is lost; this does it now and as far as it goes. The disk stays in use meanwhile.")]
+pub struct CompactArgs {
+    /// The disk's name
+    pub name: String,
+}
+
 /// Empty a disk and zero its counters, while no client is connected
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -414,9 +445,10 @@ Examples:
   uzram advise --file disk.img --budget 100us
   uzram advise --corpus heap.pages --html advice.html
 
-It puts a sample of the pages (16 MiB; of a process, memory of its own that it has touched, while it
-goes on running; the end of a file is padded with zeroes to a page) through stores made in some 50 ways, and takes about 20 seconds. Half of the pages
-is for choosing, the other half is held back; what is shown was measured on pages held back.
+It puts a sample of the pages (16 MiB) through stores made in some 60 ways, and takes about 20 seconds.
+Of a process it takes memory of its own that it has touched, while it goes on running; the end of a
+file is padded with zeroes to a page. A quarter of the pages trains a dictionary, a quarter is for
+choosing, and half is held back; what is shown was measured on pages held back.
 
   saved   memory saved, pool and tables counted, same-filled pages included
   ratio   the same without same-filled pages, which any choice keeps for nothing

@@ -45,6 +45,7 @@ fn run(cli: Cli) -> Result {
         Command::List(args) => commands::list::run(state, &args),
         Command::Stat(args) => commands::stat::run(state, &args),
         Command::Set(args) => commands::set::run(state, &args),
+        Command::Compact(args) => commands::compact::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
         Command::Capture(args) => capture::run(&args),
         Command::Advise(args) => advise::run(&args),

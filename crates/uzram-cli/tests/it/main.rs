@@ -9,6 +9,7 @@ mod bad_input;
 mod bench;
 mod capture;
 mod clients;
+mod compact;
 mod config;
 mod control_socket;
 mod life;
@@ -18,4 +19,6 @@ mod sandbox;
 mod service;
 mod set;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod up;

@@ -170,6 +170,87 @@ fn is_locked(pid: u64) {
     assert!(kilobytes("VmLck:") >= kilobytes("RssAnon:"), "{status}");
 }
 
+/// Where memory cgroups (version 1) are.
+const CGROUPS: &str = "/sys/fs/cgroup/memory";
+/// What the program uses: twice what it may have.
+const EATEN: usize = if cfg!(debug_assertions) {
+    96 << 20
+} else {
+    512 << 20
+};
+const EATERS_LIMIT: usize = EATEN / 2;
+
+/// A memory cgroup that goes with the test.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new(limit_bytes: usize) -> Option<Cgroup> {
+        let path = Path::new(CGROUPS).join(format!("uzram-test-{}", std::process::id()));
+        if fs::create_dir(&path).is_err() {
+            eprintln!("left out: a limit on memory needs cgroups of version 1 at {CGROUPS}");
+            return None;
+        }
+        let cgroup = Cgroup(path);
+        fs::write(
+            cgroup.0.join("memory.limit_in_bytes"),
+            limit_bytes.to_string(),
+        )
+        .unwrap();
+        Some(cgroup)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn swap_carries_a_program_of_twice_its_memory() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    let Some(cgroup) = Cgroup::new(EATERS_LIMIT) else {
+        return;
+    };
+    succeeded(&machine.up(&["--size", "768M", "--swap"]), "swap0 is up");
+    // This very program, as the test below, in the cgroup from its first instruction on.
+    let this = std::env::current_exe().unwrap();
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec timeout 120 {} --exact up::eater --ignored --nocapture",
+        cgroup.0.display(),
+        this.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stat = machine.home.json(&["stat", "swap0", "--json"]);
+    succeeded(&machine.down("swap0"), "swap0 is down.");
+    assert!(
+        output.status.success() && said.contains("all of it is right"),
+        "{output:?}"
+    );
+    let swapped = stat["mem_used_max"].as_u64().unwrap();
+    assert!(swapped > EATEN as u64 / 16, "{stat}");
+    assert_eq!(stat["failed_writes"], 0, "{stat}");
+    machine.is_clean();
+}
+
+/// Not a test of its own: a program that uses more memory than it may have.
+#[test]
+#[ignore = "run by another test, in a memory cgroup"]
+fn eater() {
+    let page = |number: usize| text(number as u32, 4096);
+    let mut memory = vec![0; EATEN];
+    for (number, target) in memory.chunks_exact_mut(4096).enumerate() {
+        target.copy_from_slice(&page(number));
+    }
+    for (number, found) in memory.chunks_exact(4096).enumerate() {
+        assert!(found == page(number), "page {number}");
+    }
+    println!("all of it is right");
+}
+
 #[test]
 fn a_killed_server_is_taken_down() {
     let Some(machine) = Machine::new() else {

@@ -13,6 +13,7 @@ mod endpoint;
 mod faults;
 mod handshake;
 mod ordering;
+mod patience;
 mod programs;
 #[path = "../../../uzram/tests/it/runs.rs"]
 mod runs;

@@ -147,17 +147,40 @@ impl Compression {
         self.fails_on_random && page::looks_random(page)
     }
 
+    /// Makes what each CPU needs now, instead of at its first use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or what the codec says.
+    pub(crate) fn make_all(&self) -> Result<()> {
+        self.streams.make_all(|| self.stream())?;
+        self.pages
+            .make_all(|| memory::boxed_slice(self.unit.bytes(), 0))?;
+        match &self.decoding {
+            Decoding::Shared(_) => Ok(()),
+            Decoding::PerCpu(contexts) => contexts.make_all(|| self.context()),
+        }
+    }
+
     /// Leases a stream; sleeps only while every CPU's is held.
     pub(crate) fn lease(&self) -> Result<Lease<'_, Stream>> {
-        self.streams.lease(|| {
-            Ok(Stream {
-                packer: Packer {
-                    compressor: self.codec.compressor(self.unit)?,
-                    packed: memory::boxed_slice(2 * self.unit.bytes(), 0)?,
-                },
-                page: memory::boxed_slice(self.unit.bytes(), 0)?,
-            })
+        self.streams.lease(|| self.stream())
+    }
+
+    fn stream(&self) -> Result<Stream> {
+        Ok(Stream {
+            packer: Packer {
+                compressor: self.codec.compressor(self.unit)?,
+                packed: memory::boxed_slice(2 * self.unit.bytes(), 0)?,
+            },
+            page: memory::boxed_slice(self.unit.bytes(), 0)?,
         })
+    }
+
+    fn context(&self) -> Result<Box<dyn Decompress>> {
+        match self.codec.decompressor(self.unit)? {
+            Decompressor::Stateful(context) => Ok(context),
+            Decompressor::Shared(shared) => Ok(Box::new(AsStateful(shared))),
+        }
     }
 
     /// Leases a buffer of one unit for a reader.
@@ -175,11 +198,7 @@ impl Compression {
         match &self.decoding {
             Decoding::Shared(shared) => Ok(shared.decompress(source, page)),
             Decoding::PerCpu(contexts) => {
-                let mut context =
-                    contexts.lease(|| match self.codec.decompressor(self.unit)? {
-                        Decompressor::Stateful(context) => Ok(context),
-                        Decompressor::Shared(shared) => Ok(Box::new(AsStateful(shared))),
-                    })?;
+                let mut context = contexts.lease(|| self.context())?;
                 Ok(context.decompress(source, page))
             }
         }
@@ -231,6 +250,16 @@ impl<C> Streams<C> {
 
     fn put(&self, context: C) {
         *self.contexts.current().lock() = Some(context);
+    }
+
+    fn make_all(&self, make: impl Fn() -> Result<C>) -> Result<()> {
+        for context in self.contexts.nearest_first() {
+            let mut context = context.lock();
+            if context.is_none() {
+                *context = Some(make()?);
+            }
+        }
+        Ok(())
     }
 
     fn lease(&self, make: impl FnOnce() -> Result<C>) -> Result<Lease<'_, C>> {

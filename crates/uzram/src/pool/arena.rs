@@ -96,6 +96,8 @@ struct State {
     resident_pages: usize,
     /// Huge spans that are populated and wholly free.
     free_spans: usize,
+    /// The spare is never to be smaller.
+    spare_spans_min: usize,
     /// `usize::MAX` for none.
     limit_pages: usize,
 }
@@ -121,6 +123,7 @@ impl Arena {
                 used_max_pages: 0,
                 resident_pages: 0,
                 free_spans: 0,
+                spare_spans_min: 0,
                 limit_pages: usize::MAX,
             }),
         };
@@ -222,7 +225,8 @@ impl Arena {
             }
             return more;
         }
-        if state.used_pages == 0 || state.free_spans >= wanted || !self.may_claim_huge(&state) {
+        let is_idle = state.used_pages == 0 && state.spare_spans_min == 0;
+        if is_idle || state.free_spans >= wanted || !self.may_claim_huge(&state) {
             return false;
         }
         let more = state.free_spans + 1 < wanted;
@@ -233,6 +237,14 @@ impl Arena {
             }
             Err(_) => false,
         }
+    }
+
+    /// Keeps at least `bytes` of the spare from now on, whatever is used, under a limit as far as that
+    /// allows; false if this arena takes no huge pages and so has no spare.
+    pub(crate) fn set_spare(&self, bytes: u64) -> bool {
+        let spans = usize::try_from(bytes.div_ceil(HUGE_PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        self.state.lock().spare_spans_min = spans.min(self.pages() / SPAN_PAGES);
+        self.huge
     }
 
     /// Gives back to the system what no run covers, the spare included.
@@ -277,52 +289,6 @@ impl Arena {
             resident_bytes: bytes(state.resident_pages),
             side_bytes: (state.spans.capacity() * size_of::<Span>()) as u64,
         }
-    }
-
-    /// Marks a run as taken that a predecessor took.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is outside the arena, crosses a span, or is taken.
-    pub(crate) fn adopt(&self, first: usize, length: usize) -> Result<()> {
-        let (index, start) = (first / SPAN_PAGES, first % SPAN_PAGES);
-        if first + length > self.pages() || start + length > SPAN_PAGES {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "a block lies outside its arena",
-            ));
-        }
-        let mut state = self.state.lock();
-        while state.spans.len() <= index {
-            memory::push(&mut state.spans, Span::UNCLAIMED)?;
-        }
-        let span = &mut state.spans[index];
-        if span.used.contains_any(start, length) {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "two blocks lie on each other",
-            ));
-        }
-        // What is resident around the blocks is unknown, so it is given back: singly.
-        span.mode = Mode::Small;
-        span.used.set(start, length);
-        span.populated.set(start, length);
-        state.used_pages += length;
-        state.resident_pages += length;
-        state.used_max_pages = state.used_max_pages.max(state.used_pages);
-        Ok(())
-    }
-
-    /// Gives back to the system all that was not adopted.
-    pub(crate) fn adopted(&self) {
-        let state = self.state.lock();
-        for (index, span) in state.spans.iter().enumerate() {
-            for (start, length) in Bits::below(SPAN_PAGES).and_not(span.used).runs() {
-                let first = index * SPAN_PAGES + start;
-                self.region.release(self.bytes_of(first..first + length));
-            }
-        }
-        let end = state.spans.len() * SPAN_PAGES;
-        self.region.release(self.bytes_of(end..self.pages()));
     }
 
     /// The object's bytes.
@@ -543,7 +509,8 @@ impl State {
 
     fn spare_spans(&self) -> usize {
         let used_spans = self.used_pages / SPAN_PAGES;
-        (used_spans / USED_SPANS_A_SPARE).clamp(SPARE_SPANS_MIN, SPARE_SPANS_MAX)
+        let usual = (used_spans / USED_SPANS_A_SPARE).clamp(SPARE_SPANS_MIN, SPARE_SPANS_MAX);
+        usual.max(self.spare_spans_min)
     }
 }
 
@@ -559,6 +526,8 @@ fn limit_reached() -> Error {
     )
 }
 
+#[path = "arena_adopt.rs"]
+mod adopt;
 #[cfg(test)]
 #[path = "arena_tests.rs"]
 mod tests;

@@ -181,6 +181,11 @@ pub(crate) trait Pool: Send + Sync {
         self.arena().reset_used_max();
     }
 
+    /// Keeps at least so much memory populated ahead of writers, whatever is used; false if it cannot.
+    fn set_spare(&self, bytes: u64) -> bool {
+        self.arena().set_spare(bytes)
+    }
+
     /// One bounded step of work better not done by a writer: populating a spare, or giving excess
     /// back. Returns whether more is left to do.
     fn maintain(&self) -> bool {

@@ -12,6 +12,8 @@
 //!
 //! Locks: the compactor's, above all others; then a step locks one slot at a time.
 
+use std::time::{Duration, Instant};
+
 use crate::error::Result;
 use crate::page::PageIndex;
 use crate::pool::{Full, Victims, arena};
@@ -30,7 +32,7 @@ const MOVES_A_STEP: usize = 64;
 /// Times that memory is made for one move: writers may take it.
 const GROWTHS_A_MOVE: usize = 4;
 
-/// Times that [`Store::compact`] chooses victims.
+/// Times that victims are chosen when compaction is asked for.
 const ROUNDS_MAX: usize = 256;
 
 /// Waste below this is left alone unless compaction is asked for, in bytes: a huge page.
@@ -45,6 +47,10 @@ pub(super) struct Compactor {
     victims: Victims,
     /// The slot to look at next.
     next: u64,
+    /// Times that victims may still be chosen; 0 if nobody asked for compaction.
+    rounds_left: usize,
+    /// The last victims kept all their pages.
+    is_fruitless: bool,
     /// The waste that compaction found nothing to do about.
     hopeless_bytes: u64,
 }
@@ -66,27 +72,47 @@ impl Compactor {
 
 impl Store {
     /// Moves objects together and gives the memory that becomes free back to the system, the spare
-    /// included; returns how much that was, in bytes, as far as writes meanwhile do not hide it.
-    /// May take as long as copying all objects does; readers and writers go on.
+    /// included, for about `budget`; returns whether more is left to do, which [`Store::maintain`] will
+    /// do too. In all it may take as long as copying all objects does; readers and writers go on.
+    ///
+    /// ```
+    /// # let store = uzram::Store::builder().size(64 << 20).build()?;
+    /// while store.compact(std::time::Duration::from_millis(100))? {}
+    /// # Ok::<(), uzram::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory) if there is none for the list of blocks to empty.
-    pub fn compact(&self) -> Result<u64> {
-        let before_bytes = self.pool.stats().resident_bytes;
-        for _ in 0..ROUNDS_MAX {
-            let compacted = self.counters.sum(Counter::PagesCompacted);
-            if !self.begin_compacting(&mut self.compactor.lock())? {
-                break;
-            }
-            // Others get at the compactor between steps.
-            while self.step(&mut self.compactor.lock()) {}
-            if self.counters.sum(Counter::PagesCompacted) == compacted {
-                break;
+    pub fn compact(&self, budget: Duration) -> Result<bool> {
+        let start = Instant::now();
+        // Others get at the compactor between steps.
+        while self.compact_as_asked(&mut self.compactor.lock())? {
+            if start.elapsed() >= budget {
+                return Ok(true);
             }
         }
+        Ok(false)
+    }
+
+    /// A step of a compaction that was asked for; whether there is more to do.
+    fn compact_as_asked(&self, compactor: &mut Compactor) -> Result<bool> {
+        if compactor.rounds_left == 0 {
+            compactor.rounds_left = ROUNDS_MAX;
+            compactor.is_fruitless = false;
+        }
+        if compactor.is_running() {
+            self.step(compactor);
+            return Ok(true);
+        }
+        compactor.rounds_left -= 1;
+        let is_done = compactor.is_fruitless || compactor.rounds_left == 0;
+        if !is_done && self.begin_compacting(compactor)? {
+            return Ok(true);
+        }
+        compactor.rounds_left = 0;
+        compactor.hopeless_bytes = self.waste_bytes();
         self.pool.trim(arena::Parts::Too);
-        let after_bytes = self.pool.stats().resident_bytes;
-        Ok(before_bytes.saturating_sub(after_bytes))
+        Ok(false)
     }
 
     /// A step of compaction if the store is sparse; whether there is more to do.
@@ -94,6 +120,9 @@ impl Store {
         let Some(mut compactor) = self.compactor.try_lock() else {
             return false;
         };
+        if compactor.rounds_left > 0 {
+            return self.compact_as_asked(&mut compactor).unwrap_or(false);
+        }
         if compactor.is_running() {
             return self.step(&mut compactor) || self.is_sparse(&mut compactor);
         }
@@ -130,12 +159,10 @@ impl Store {
         self.pool.stats().used_bytes.saturating_sub(stored_bytes)
     }
 
-    /// Chooses victims, unless there are some; false if there are none.
+    /// Chooses victims; false if there are none.
     fn begin_compacting(&self, compactor: &mut Compactor) -> Result<bool> {
-        if !compactor.is_running() {
-            compactor.victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
-            compactor.next = 0;
-        }
+        compactor.victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
+        compactor.next = 0;
         Ok(compactor.is_running())
     }
 
@@ -197,7 +224,8 @@ impl Store {
         }
         let pages = victims.reopen(&*self.pool);
         self.counters.add(Counter::PagesCompacted, pages as u64);
-        if pages == 0 {
+        compactor.is_fruitless = pages == 0;
+        if compactor.is_fruitless {
             compactor.hopeless_bytes = self.waste_bytes();
         }
     }

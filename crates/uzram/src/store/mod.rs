@@ -58,6 +58,8 @@ pub struct Store {
     compactor: Mutex<Compactor>,
     /// CRC-32 of each object, where asked for; written and read under the slot's lock.
     checksums: Option<Region>,
+    /// Whether writers wait for a spare instead of growing the pool.
+    has_spare: bool,
 }
 
 impl Store {
@@ -71,7 +73,25 @@ impl Store {
         let pool_config = config.pool_config();
         let memory = arena::Memory::reserve(&pool_config)?;
         let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing)?;
-        Store::over(config, &pool_config, table, memory)
+        let spare_bytes = config.spare_bytes;
+        let mut store = Store::over(config, &pool_config, table, memory)?;
+        if spare_bytes > 0 {
+            store.make_ready(spare_bytes)?;
+        }
+        Ok(store)
+    }
+
+    /// Makes everything that a write may need.
+    fn make_ready(&mut self, spare_bytes: u64) -> Result<()> {
+        self.table.populate()?;
+        if let Some(checksums) = &self.checksums {
+            checksums.populate(0..checksums.length_bytes(), false)?;
+        }
+        self.compression.make_all()?;
+        self.has_spare = self.pool.set_spare(spare_bytes);
+        // A span each; false also when the system gives no more, which the next turns try again.
+        while self.pool.maintain() {}
+        Ok(())
     }
 
     fn over(
@@ -108,6 +128,7 @@ impl Store {
             growing: Mutex::default(),
             compactor: Mutex::default(),
             checksums,
+            has_spare: false,
         })
     }
 

@@ -142,6 +142,11 @@ impl SlotTable {
         })
     }
 
+    /// Makes all of it resident, so that no write waits for memory for it.
+    pub(crate) fn populate(&self) -> Result<()> {
+        self.words.populate()
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.slots
     }
@@ -382,6 +387,10 @@ mod words {
             })
         }
 
+        pub(super) fn populate(&self) -> Result<()> {
+            self.region.populate(0..self.region.length_bytes(), false)
+        }
+
         pub(super) fn at(&self, index: PageIndex) -> &MappedU64 {
             &self.region.words()[index.0 as usize]
         }
@@ -416,6 +425,10 @@ mod words {
             Ok(Words {
                 words: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             })
+        }
+
+        pub(super) fn populate(&self) -> Result<()> {
+            Ok(())
         }
 
         pub(super) fn at(&self, index: PageIndex) -> &AtomicU64 {

@@ -41,6 +41,11 @@ pub fn make_sparse(store: &Store, pages: u64) -> Vec<u64> {
     left
 }
 
+/// Compacts to the end, in steps.
+pub fn compact(store: &Store) {
+    while store.compact(Duration::from_micros(100)).unwrap() {}
+}
+
 fn check_and_empty(store: &Store, left: &[u64]) {
     for index in left {
         let page = mixed(*index, 0, store.unit().bytes());
@@ -66,8 +71,9 @@ fn a_sparse_store_shrinks_in_every_pool() {
             let pages = (24 << 20) / unit.bytes() as u64;
             let left = make_sparse(&store, pages);
             let before = store.stats();
-            let given_back = store.compact().unwrap();
+            compact(&store);
             let after = store.stats();
+            let given_back = before.mem_resident_bytes - after.mem_resident_bytes;
             println!(
                 "{pool} {unit} {} MiB: used {:.3} to {:.3} of what is stored, {} KiB back",
                 size >> 20,
@@ -87,8 +93,6 @@ fn a_sparse_store_shrinks_in_every_pool() {
                 after.pages_compacted * 4096 >= gained,
                 "{store:?}: {after:?}"
             );
-            let resident = before.mem_resident_bytes - after.mem_resident_bytes;
-            assert_eq!(given_back, resident);
             assert!(given_back >= gained, "the system has it too");
             assert_eq!(store.stats().mem_spare_bytes, after.mem_spare_bytes);
             check_and_empty(&store, &left);
@@ -100,12 +104,12 @@ fn a_sparse_store_shrinks_in_every_pool() {
 fn a_second_compaction_finds_little_and_an_empty_store_nothing() {
     for pool in uzram::pools() {
         let store = Store::builder().size(256 << 20).pool(pool).build().unwrap();
-        assert_eq!(store.compact().unwrap(), 0);
+        compact(&store);
         assert_eq!(store.stats().pages_compacted, 0);
         let left = make_sparse(&store, 4000);
-        store.compact().unwrap();
+        compact(&store);
         let used = store.stats().mem_used_total_bytes;
-        store.compact().unwrap();
+        compact(&store);
         let stats = store.stats();
         assert!(
             stats.mem_used_total_bytes * 10 > used * 9,
@@ -139,7 +143,7 @@ fn pages_stay_what_they_are_while_they_move() {
                     .collect();
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        store.compact().unwrap();
+                        compact(&store);
                     }
                 });
                 workers
@@ -278,11 +282,11 @@ fn compaction_stays_within_the_limit() {
                     assert!(stats.mem_resident_bytes <= limit, "{pool}: {stats:?}");
                 }
             });
-            store.compact().unwrap();
+            compact(&store);
             for index in &trimmed {
                 drop(store.write(PageIndex(*index), &mixed(*index, 1, 4096)));
             }
-            store.compact().unwrap();
+            compact(&store);
             done.store(true, Ordering::Relaxed);
         });
         assert!(store.stats().pages_compacted > 0, "{pool}, limit {limit}");

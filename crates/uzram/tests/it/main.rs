@@ -28,3 +28,4 @@ mod model;
 mod pages;
 mod races;
 mod runs;
+mod spare;

@@ -29,6 +29,8 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
         for refused in swap::prepare_process() {
             log::warn!("{refused}");
         }
+        // A line of a log may wait for a disk, and the disk for memory.
+        log::set_max_level(log::max_level().min(log::LevelFilter::Info));
     }
     // Everything that needs privileges or paths comes first, before there are threads.
     let prepared = Server::prepare(&state.open()?, &plan.devices, inherited_sockets()?)?;
