@@ -36,6 +36,13 @@ pub enum Args {
     /// a generator like fio's buffer_compress_percentage=50 refill_buffers. Peers: nbdkit-memory,
     /// nbdkit-zstd.
     Nbd(SuiteArgs),
+    /// Files and block devices of this machine: FUSE and loop devices under fio (root)
+    ///
+    /// 4 KiB and 128 KiB at random places, depth 1 and 32, 1 and 4 jobs, with fio's half-compressible
+    /// buffers (corpora are not used) and the first --algorithm. Peers: fuse-null (the same path to
+    /// a device that stores nothing: the floor), nbdfuse over nbdkit's RAM disk, a loop device over
+    /// tmpfs (not compressed), kernel-zram (a free /dev/zram*, reset afterwards).
+    Devices(SuiteArgs),
 }
 
 /// What every suite takes.
@@ -75,6 +82,7 @@ pub fn run(args: Args) -> Result<()> {
     let (suite, args) = match args {
         Args::Store(args) => (Suite::Store, args),
         Args::Nbd(args) => (Suite::Nbd, args),
+        Args::Devices(args) => (Suite::Devices, args),
     };
     let options = options(suite, &args)?;
     // Found out now rather than after minutes of measuring.
@@ -88,6 +96,7 @@ pub fn run(args: Args) -> Result<()> {
     let measured = match suite {
         Suite::Store => suite::store::run(&options, &mut findings),
         Suite::Nbd => suite::nbd::run(&options, &mut findings),
+        Suite::Devices => suite::devices::run(&options, &mut findings),
     };
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
     let measured = options.stop.check().and(measured);
@@ -123,6 +132,7 @@ fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
 enum Suite {
     Store,
     Nbd,
+    Devices,
 }
 
 impl Suite {
@@ -130,6 +140,7 @@ impl Suite {
         match self {
             Suite::Store => "store",
             Suite::Nbd => "nbd",
+            Suite::Devices => "devices",
         }
     }
 
@@ -137,6 +148,7 @@ impl Suite {
         match self {
             Suite::Store => &Peer::STORE,
             Suite::Nbd => &Peer::NBD,
+            Suite::Devices => &Peer::DEVICES,
         }
     }
 }

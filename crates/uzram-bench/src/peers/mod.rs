@@ -54,11 +54,21 @@ pub(crate) enum Peer {
     KernelZram,
     NbdkitMemory,
     NbdkitZstd,
+    FuseNull,
+    Nbdfuse,
+    TmpfsLoop,
 }
 
 impl Peer {
     pub(crate) const STORE: [Peer; 3] = [Peer::RawCodec, Peer::Memcpy, Peer::KernelZram];
     pub(crate) const NBD: [Peer; 2] = [Peer::NbdkitMemory, Peer::NbdkitZstd];
+
+    pub(crate) const DEVICES: [Peer; 4] = [
+        Peer::FuseNull,
+        Peer::Nbdfuse,
+        Peer::TmpfsLoop,
+        Peer::KernelZram,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -67,6 +77,9 @@ impl Peer {
             Peer::KernelZram => "kernel-zram",
             Peer::NbdkitMemory => "nbdkit-memory",
             Peer::NbdkitZstd => "nbdkit-zstd",
+            Peer::FuseNull => "fuse-null",
+            Peer::Nbdfuse => "nbdfuse",
+            Peer::TmpfsLoop => "tmpfs-loop",
         }
     }
 

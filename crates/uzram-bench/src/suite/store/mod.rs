@@ -253,7 +253,11 @@ impl Bench<'_> {
                     Ok(both) => sides.extend(both),
                     Err(reason) => self.miss(Peer::KernelZram, reason),
                 },
-                Peer::NbdkitMemory | Peer::NbdkitZstd => {}
+                Peer::NbdkitMemory
+                | Peer::NbdkitZstd
+                | Peer::FuseNull
+                | Peer::Nbdfuse
+                | Peer::TmpfsLoop => {}
             }
         }
         Ok(sides)
