@@ -30,6 +30,12 @@ pub enum Args {
     /// raw-codec, memcpy, kernel-zram (a free /dev/zram* is set up and reset afterwards; one in
     /// use is never touched; needs root).
     Store(SuiteArgs),
+    /// The codecs: time a page and density, beside their libraries alone and a copy
+    ///
+    /// Up to 4096 pages of each corpus, each timed by itself, in one thread pinned to a CPU; the ratio
+    /// with and without the pool's rounding; a matrix of jobs through the interface and past it; what
+    /// the store's early rejection of random pages costs and gains. Peers: bare-library, memcpy.
+    Codecs(SuiteArgs),
     /// The server: 4 KiB random reads and writes over NBD, beside nbdkit's RAM disks
     ///
     /// Each server is a process of its own. Buffers come from the corpora, and in a last block from
@@ -43,6 +49,15 @@ pub enum Args {
     /// a device that stores nothing: the floor), nbdfuse over nbdkit's RAM disk, a loop device over
     /// tmpfs (not compressed), kernel-zram (a free /dev/zram*, reset afterwards).
     Devices(SuiteArgs),
+    /// The allocators: every pool, malloc and mimalloc; density and latencies
+    ///
+    /// First the published comparison of ztree, zsmalloc, z3fold and zbud is done again: two streams
+    /// of writes and reads on disks of 1000, 1500 and 2048 MiB. Then objects of the sizes that the
+    /// corpora compress to are stored, 16384 to 1048576 of them: bytes of memory a stored byte after
+    /// a fill, after ten random overwrites of everything, after half is discarded, and what goes
+    /// back; insert, remove and access beyond a plain copy. The amount of work is fixed, so there is
+    /// no --seconds; it takes up to 3 GiB of memory. Peers: malloc, mimalloc.
+    Pools(SuiteArgs),
 }
 
 /// What every suite takes.
@@ -54,7 +69,7 @@ pub struct SuiteArgs {
     /// A peer to measure against; repeatable. Default: all of the suite's
     #[arg(long = "against", value_name = "PEER")]
     pub peers: Vec<String>,
-    /// An algorithm; repeatable. Default: all
+    /// An algorithm; repeatable. Default: all; for pools lz4 and zstd
     #[arg(long = "algorithm", value_name = "NAME")]
     pub algorithms: Vec<String>,
     /// Threads of the case with several, at most one a CPU; 1 leaves it out. Default: 2 if possible
@@ -81,8 +96,10 @@ pub struct SuiteArgs {
 pub fn run(args: Args) -> Result<()> {
     let (suite, args) = match args {
         Args::Store(args) => (Suite::Store, args),
+        Args::Codecs(args) => (Suite::Codecs, args),
         Args::Nbd(args) => (Suite::Nbd, args),
         Args::Devices(args) => (Suite::Devices, args),
+        Args::Pools(args) => (Suite::Pools, args),
     };
     let options = options(suite, &args)?;
     // Found out now rather than after minutes of measuring.
@@ -95,8 +112,10 @@ pub fn run(args: Args) -> Result<()> {
     let mut findings = Findings::default();
     let measured = match suite {
         Suite::Store => suite::store::run(&options, &mut findings),
+        Suite::Codecs => suite::codecs::run(&options, &mut findings),
         Suite::Nbd => suite::nbd::run(&options, &mut findings),
         Suite::Devices => suite::devices::run(&options, &mut findings),
+        Suite::Pools => suite::pools::run(&options, &mut findings),
     };
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
     let measured = options.stop.check().and(measured);
@@ -108,6 +127,7 @@ pub fn run(args: Args) -> Result<()> {
         blocks: findings.blocks,
         missing: findings.missing,
         stopped: measured.as_ref().err().map(ToString::to_string),
+        headline: None,
     };
     deliver(&report, &args)?;
     measured
@@ -131,32 +151,51 @@ fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Suite {
     Store,
+    Codecs,
     Nbd,
     Devices,
+    Pools,
 }
 
 impl Suite {
     fn name(self) -> &'static str {
         match self {
             Suite::Store => "store",
+            Suite::Codecs => "codecs",
             Suite::Nbd => "nbd",
             Suite::Devices => "devices",
+            Suite::Pools => "pools",
         }
     }
 
     fn peers(self) -> &'static [Peer] {
         match self {
             Suite::Store => &Peer::STORE,
+            Suite::Codecs => &Peer::CODECS,
             Suite::Nbd => &Peer::NBD,
             Suite::Devices => &Peer::DEVICES,
+            Suite::Pools => &Peer::POOLS,
         }
+    }
+
+    /// The algorithms that are measured where none is named.
+    fn algorithms(self) -> Vec<&'static str> {
+        let mut known = uzram::algorithms();
+        if self == Suite::Pools {
+            known.retain(|name| suite::pools::ALGORITHMS.contains(name));
+        }
+        known
     }
 }
 
 fn options(suite: Suite, args: &SuiteArgs) -> Result<Options> {
     let peers = Peer::parse(&args.peers, suite.peers())?;
-    let algorithms = algorithms(&args.algorithms)?;
+    let algorithms = algorithms(&args.algorithms, &suite.algorithms())?;
     let threads = threads(args.threads, machine::allowed_cpus().len())?;
+    if suite == Suite::Pools && args.seconds.is_some() {
+        let why = "seconds: suite pools does a fixed amount of work; leave it out, or use --quick";
+        return Err(Error::Usage(why.to_owned()));
+    }
     let schedule = schedule(args.seconds, args.quick)?;
     Ok(Options {
         corpora: corpora(&args.corpora)?,
@@ -185,11 +224,11 @@ fn corpora(paths: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(corpora)
 }
 
-fn algorithms(names: &[String]) -> Result<Vec<String>> {
-    let known = uzram::algorithms();
+fn algorithms(names: &[String], default: &[&str]) -> Result<Vec<String>> {
     if names.is_empty() {
-        return Ok(known.iter().map(ToString::to_string).collect());
+        return Ok(default.iter().map(ToString::to_string).collect());
     }
+    let known = uzram::algorithms();
     let mut algorithms: Vec<String> = Vec::new();
     for name in names {
         if !known.contains(&name.as_str()) {
@@ -237,7 +276,7 @@ fn schedule(seconds: Option<u32>, quick: bool) -> Result<Schedule> {
 }
 
 /// Opens the report's file for writing, without changing what is there.
-fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
+pub(crate) fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let opened = std::fs::OpenOptions::new()
         .append(true)
@@ -248,7 +287,7 @@ fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
 }
 
 /// `uzram bench store | head` is no failure.
-fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
+pub(crate) fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         Ok(())
     } else {
@@ -257,7 +296,7 @@ fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
 }
 
 /// The command line as typed, quoted where a shell would need it; where the program lies is left out.
-fn command_line() -> String {
+pub(crate) fn command_line() -> String {
     let arguments = std::env::args_os().skip(1);
     let words = std::iter::once("uzram".into())
         .chain(arguments)
@@ -322,6 +361,11 @@ mod tests {
             refused(Suite::Store, &seconds(3601)),
             "seconds 3601: at most 3600"
         );
+        let pools = SuiteArgs {
+            seconds: Some(3),
+            ..args()
+        };
+        assert!(refused(Suite::Pools, &pools).starts_with("seconds: suite pools does a fixed"));
         let threads = |threads| SuiteArgs {
             threads: Some(threads),
             ..args()

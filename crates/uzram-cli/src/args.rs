@@ -1,6 +1,7 @@
 //! The command line. What a flag means is said here once and shown by `--help`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -40,8 +41,11 @@ pub enum Command {
     List(ListArgs),
     Stat(StatArgs),
     Set(SetArgs),
+    Compact(CompactArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
+    Advise(AdviseArgs),
+    Train(uzram_bench::train::Args),
     Bench(BenchArgs),
 }
 
@@ -397,6 +401,19 @@ pub struct StatArgs {
     pub watch: Option<f64>,
 }
 
+/// Move a disk's pages together in memory and give what becomes free back to the system
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram compact uzram0
+
+Pages that were overwritten or discarded leave holes between others. The server fills them by itself
+when much is lost; this does it now and as far as it goes. The disk stays in use meanwhile.")]
+pub struct CompactArgs {
+    /// The disk's name
+    pub name: String,
+}
+
 /// Empty a disk and zero its counters, while no client is connected
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -407,6 +424,53 @@ Size, codec and memory limit stay. As in zram it is refused while the disk is in
 pub struct ResetArgs {
     /// The disk's name
     pub name: String,
+}
+
+/// Find out which codec, level, unit and pool suit the pages of a process or a file
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  uzram advise --pid 1234
+  uzram advise --file disk.img --budget 100us
+  uzram advise --corpus heap.pages --html advice.html
+
+It puts a sample of the pages (16 MiB) through stores made in some 60 ways, and takes about 20 seconds.
+Of a process it takes memory of its own that it has touched, while it goes on running; the end of a
+file is padded with zeroes to a page. Half of the pages is for choosing, the other half is held back;
+what is shown was measured on pages held back.
+
+  saved   memory saved, pool and tables counted, same-filled pages included
+  ratio   the same without same-filled pages, which any choice keeps for nothing
+  in      time to write a 4 KiB page at a random place; with larger units that takes reading and
+          compressing the whole unit
+  out     time to read one; both are the least of five runs, as other processes only add to them
+
+Recommended is the densest choice that brings a page in and out again within the budget, or one within
+1 % of memory of that and at least 10 % cheaper; never one that loses on the pages held back to
+another that costs no more.")]
+#[command(group = clap::ArgGroup::new("source").required(true).args(["pid", "file", "corpus"]))]
+pub struct AdviseArgs {
+    /// Sample memory of this process
+    #[arg(long, value_name = "N")]
+    pub pid: Option<u32>,
+    /// Sample this file
+    #[arg(long, value_name = "P")]
+    pub file: Option<PathBuf>,
+    /// Sample this file of whole pages, as `uzram capture` makes them
+    #[arg(long, value_name = "F")]
+    pub corpus: Option<PathBuf>,
+    /// What a page may cost, in and out together [default: 30us, a third of an SSD's read]
+    #[arg(long, value_name = "TIME", value_parser = uzram_bench::advise::parse_budget)]
+    pub budget: Option<Duration>,
+    /// Fewer choices on fewer pages: a first look in a few seconds
+    #[arg(long)]
+    pub quick: bool,
+    /// As JSON: every choice, numbers raw
+    #[arg(long)]
+    pub json: bool,
+    /// Also write a page with a chart to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Copy real pages of a process or a file into a corpus for `uzram bench`
@@ -443,6 +507,7 @@ Examples:
   uzram bench store --quick
   uzram capture --pid 1234 --out heap.pages && uzram bench store --corpus heap.pages
   uzram bench nbd --corpus heap.pages --json report.json
+  uzram bench pools --quick --corpus heap.pages
 
 Peers that are not installed are reported as missing.")]
 pub struct BenchArgs {

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod args;
 mod capture;
 mod commands;
@@ -44,8 +45,11 @@ fn run(cli: Cli) -> Result {
         Command::List(args) => commands::list::run(state, &args),
         Command::Stat(args) => commands::stat::run(state, &args),
         Command::Set(args) => commands::set::run(state, &args),
+        Command::Compact(args) => commands::compact::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
         Command::Capture(args) => capture::run(&args),
+        Command::Advise(args) => advise::run(&args),
+        Command::Train(args) => Ok(uzram_bench::train::run(&args)?),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }

@@ -240,6 +240,13 @@ fn is_for_all(socket: &str) -> bool {
     matches!(socket, "nbd" | "unknown" | "") || socket.ends_with(".socket")
 }
 
+/// Whether the system said that it is not permitted.
+fn is_refusal(error: &Error) -> bool {
+    let cause = std::error::Error::source(error);
+    let cause = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 fn unknown(name: &str) -> Error {
     let text = format!("no device {:?} here", shown(name));
     Error::new(ErrorKind::UnknownName, text)
@@ -252,7 +259,8 @@ impl Changing {
             let text = "for-swap: this server was not started for swap; start one with --for-swap";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        let store = config.build(self.compressions.shared(config)?)?;
+        let compression = self.compressions.shared(config);
+        let store = config.build(compression.map_err(|error| self.explain_file(error))?)?;
         let mut claim = match &config.name {
             Some(name) => self.state.claim(name)?,
             None => self.state.claim_free()?,
@@ -307,11 +315,21 @@ impl Changing {
         Ok(place)
     }
 
-    /// A refusal by the sandbox looks like one by the directory's mode.
+    /// A refusal by the sandbox looks like one by a file's mode.
+    fn explain_file(&self, error: Error) -> Error {
+        if !is_refusal(&error) || !sandbox::is_on() {
+            return error;
+        }
+        let text = format!(
+            "{error}; this server's sandbox lets it read beside its configuration and in {} only: put \
+             the file there, or start a server with --no-sandbox",
+            self.state.path().display()
+        );
+        Error::new(ErrorKind::Io, text)
+    }
+
+    /// The same for a socket's path.
     fn explain(&self, error: Error, endpoint: &Endpoint) -> Error {
-        let cause = std::error::Error::source(&error);
-        let cause = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
-        let is_refusal = cause.is_some_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
         let Endpoint::Unix(path) = endpoint else {
             return error;
         };
@@ -320,7 +338,7 @@ impl Changing {
                 .iter()
                 .any(|allowed| parent.starts_with(allowed))
         });
-        if !is_refusal || is_allowed || !sandbox::is_on() {
+        if !is_refusal(&error) || is_allowed || !sandbox::is_on() {
             return error;
         }
         let allowed = self.changed_directories.iter();
@@ -349,11 +367,9 @@ struct Compressions(HashMap<(String, Parameters, Unit), Weak<Compression>>);
 
 impl Compressions {
     fn shared(&mut self, config: &DeviceConfig) -> Result<Arc<Compression>> {
-        let key = (
-            config.algorithm().to_owned(),
-            config.parameters.clone(),
-            config.unit,
-        );
+        // Loaded: of a dictionary its bytes count, and not the name of its file.
+        let parameters = config.parameters.clone().load()?;
+        let key = (config.algorithm().to_owned(), parameters, config.unit);
         if let Some(compression) = self.0.get(&key).and_then(Weak::upgrade) {
             return Ok(compression);
         }

@@ -21,6 +21,7 @@
 //! - `codec/zstd.rs`: contexts that refer to the dictionary kept beside them
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
+//! - `pool/bestfit/mod.rs`: makes the handle of a new object
 //! - `pool/buddies.rs`: makes the handle of a new object
 //! - `pool/zsmalloc/mod.rs`: makes the handle of a new object
 //! - `pool/ztree/mod.rs`: makes the handle of a new object
@@ -47,9 +48,9 @@ pub use codec::{
     Parameters, algorithms,
 };
 pub use config::StoreBuilder;
-pub use device::{Bio, BlockDevice, Geometry, Zram};
+pub use device::{Bio, BlockDevice, Extent, Geometry, Zram};
 pub use error::{Error, ErrorKind, Result};
-pub use page::{PageIndex, Unit, Zeroing};
+pub use page::{PageIndex, PageState, Unit, Zeroing};
 // For our benchmarks and fuzz targets alone: pools without a store around them.
 pub use pool::pools;
 #[doc(hidden)]

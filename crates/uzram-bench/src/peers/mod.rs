@@ -50,6 +50,7 @@ pub(crate) trait Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     RawCodec,
+    BareLibrary,
     Memcpy,
     KernelZram,
     NbdkitMemory,
@@ -57,10 +58,14 @@ pub(crate) enum Peer {
     FuseNull,
     Nbdfuse,
     TmpfsLoop,
+    Malloc,
+    Mimalloc,
 }
 
 impl Peer {
     pub(crate) const STORE: [Peer; 3] = [Peer::RawCodec, Peer::Memcpy, Peer::KernelZram];
+    pub(crate) const POOLS: [Peer; 2] = [Peer::Malloc, Peer::Mimalloc];
+    pub(crate) const CODECS: [Peer; 2] = [Peer::BareLibrary, Peer::Memcpy];
     pub(crate) const NBD: [Peer; 2] = [Peer::NbdkitMemory, Peer::NbdkitZstd];
 
     pub(crate) const DEVICES: [Peer; 4] = [
@@ -73,6 +78,7 @@ impl Peer {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::RawCodec => "raw-codec",
+            Peer::BareLibrary => "bare-library",
             Peer::Memcpy => "memcpy",
             Peer::KernelZram => "kernel-zram",
             Peer::NbdkitMemory => "nbdkit-memory",
@@ -80,6 +86,8 @@ impl Peer {
             Peer::FuseNull => "fuse-null",
             Peer::Nbdfuse => "nbdfuse",
             Peer::TmpfsLoop => "tmpfs-loop",
+            Peer::Malloc => "malloc",
+            Peer::Mimalloc => "mimalloc",
         }
     }
 

@@ -3,11 +3,13 @@
 // Clippy lets functions marked as tests unwrap, and not what they share.
 #![allow(clippy::unwrap_used)]
 
+mod advise;
 mod attach;
 mod bad_input;
 mod bench;
 mod capture;
 mod clients;
+mod compact;
 mod config;
 mod control_socket;
 mod life;

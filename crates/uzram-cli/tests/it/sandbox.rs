@@ -112,6 +112,49 @@ fn paths_are_out_of_reach_but_for_its_own() {
 }
 
 #[test]
+fn dictionaries_are_read_from_where_it_may_read() {
+    let home = Home::new();
+    let other = tempfile::tempdir().unwrap();
+    let dictionary = |dir: &Path| {
+        let path = dir.join("d.dict");
+        std::fs::write(&path, "pages look like this ".repeat(100)).unwrap();
+        path
+    };
+    let config = home.dir.path().join("uzram.toml");
+    std::fs::write(&config, "").unwrap();
+    let (beside, outside) = (dictionary(home.dir.path()), dictionary(other.path()));
+    let _served = home.serve(&["--config", config.to_str().unwrap()]);
+    let add = |path: &Path, directory: &Path| {
+        let parameters = format!("level=1,dict={}", path.display());
+        let args = [
+            "add",
+            "--size",
+            "1M",
+            "--algorithm",
+            "lz4",
+            "--algorithm-params",
+            &parameters,
+        ];
+        let mut command = home.command(&args);
+        command.current_dir(directory).output().unwrap()
+    };
+    assert!(add(&beside, Path::new("/")).status.success());
+    assert!(
+        add(Path::new("d.dict"), home.dir.path()).status.success(),
+        "a relative path"
+    );
+    let said = home.json(&["stat", "uzram0", "--json"])["sandbox"].clone();
+    if said.as_str().unwrap().contains("landlock") {
+        let refused = add(&outside, Path::new("/"));
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(
+            text.contains("sandbox lets it read beside its configuration"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn without_the_sandbox_all_is_as_it_was() {
     let home = Home::new();
     let other = tempfile::tempdir().unwrap();

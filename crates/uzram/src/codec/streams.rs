@@ -16,7 +16,7 @@ use super::{
 use crate::cpu::PerCpu;
 use crate::error::Result;
 use crate::memory;
-use crate::page::Unit;
+use crate::page::{self, Unit};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// A codec with its per-CPU streams, for units of one size.
@@ -33,6 +33,8 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 pub struct Compression {
     codec: Box<dyn Codec>,
     parameters: Parameters,
+    /// Whether pages that look random are beyond it.
+    fails_on_random: bool,
     unit: Unit,
     streams: Streams<Stream>,
     decoding: Decoding,
@@ -81,19 +83,27 @@ impl Compression {
     ) -> Result<Arc<Compression>> {
         let parameters = parameters.clone().load()?;
         let codec = by_name(algorithm, &parameters, unit)?;
-        Compression::over(codec, parameters, unit)
+        // What a dictionary knows may look random.
+        let fails_on_random = !parameters.has_dictionary();
+        Compression::over(codec, parameters, fails_on_random, unit)
     }
 
-    /// A codec of the caller's.
+    /// A codec of the caller's. The store asks it about every page that is not same-filled, while
+    /// built-in ones are spared pages that look random.
     ///
     /// # Errors
     /// Whatever the codec returns for its first decompressor;
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
     pub fn with_codec(codec: Box<dyn Codec>, unit: Unit) -> Result<Arc<Compression>> {
-        Compression::over(codec, Parameters::default(), unit)
+        Compression::over(codec, Parameters::default(), false, unit)
     }
 
-    fn over(codec: Box<dyn Codec>, parameters: Parameters, unit: Unit) -> Result<Arc<Compression>> {
+    fn over(
+        codec: Box<dyn Codec>,
+        parameters: Parameters,
+        fails_on_random: bool,
+        unit: Unit,
+    ) -> Result<Arc<Compression>> {
         let decoding = match codec.decompressor(unit)? {
             Decompressor::Shared(shared) => Decoding::Shared(shared),
             Decompressor::Stateful(first) => {
@@ -106,6 +116,7 @@ impl Compression {
         Ok(Arc::new(Compression {
             codec,
             parameters,
+            fails_on_random,
             unit,
             streams,
             decoding,
@@ -129,6 +140,11 @@ impl Compression {
     #[must_use]
     pub fn unit(&self) -> Unit {
         self.unit
+    }
+
+    /// Whether it is not worth trying on `page`. A mistake costs density, nothing else.
+    pub(crate) fn is_in_vain(&self, page: &[u8]) -> bool {
+        self.fails_on_random && page::looks_random(page)
     }
 
     /// Makes what each CPU needs now, instead of at its first use.
