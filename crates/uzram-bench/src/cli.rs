@@ -42,6 +42,13 @@ pub enum Args {
     /// a generator like fio's buffer_compress_percentage=50 refill_buffers. Peers: nbdkit-memory,
     /// nbdkit-zstd.
     Nbd(SuiteArgs),
+    /// Files and block devices of this machine: FUSE and loop devices under fio (root)
+    ///
+    /// 4 KiB and 128 KiB at random places, depth 1 and 32, 1 and 4 jobs, with fio's half-compressible
+    /// buffers (corpora are not used) and the first --algorithm. Peers: fuse-null (the same path to
+    /// a device that stores nothing: the floor), nbdfuse over nbdkit's RAM disk, a loop device over
+    /// tmpfs (not compressed), kernel-zram (a free /dev/zram*, reset afterwards).
+    Devices(SuiteArgs),
     /// The allocators: every pool, malloc and mimalloc; density and latencies
     ///
     /// First the published comparison of ztree, zsmalloc, z3fold and zbud is done again: two streams
@@ -91,6 +98,7 @@ pub fn run(args: Args) -> Result<()> {
         Args::Store(args) => (Suite::Store, args),
         Args::Codecs(args) => (Suite::Codecs, args),
         Args::Nbd(args) => (Suite::Nbd, args),
+        Args::Devices(args) => (Suite::Devices, args),
         Args::Pools(args) => (Suite::Pools, args),
     };
     let options = options(suite, &args)?;
@@ -106,6 +114,7 @@ pub fn run(args: Args) -> Result<()> {
         Suite::Store => suite::store::run(&options, &mut findings),
         Suite::Codecs => suite::codecs::run(&options, &mut findings),
         Suite::Nbd => suite::nbd::run(&options, &mut findings),
+        Suite::Devices => suite::devices::run(&options, &mut findings),
         Suite::Pools => suite::pools::run(&options, &mut findings),
     };
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
@@ -144,6 +153,7 @@ enum Suite {
     Store,
     Codecs,
     Nbd,
+    Devices,
     Pools,
 }
 
@@ -153,6 +163,7 @@ impl Suite {
             Suite::Store => "store",
             Suite::Codecs => "codecs",
             Suite::Nbd => "nbd",
+            Suite::Devices => "devices",
             Suite::Pools => "pools",
         }
     }
@@ -162,6 +173,7 @@ impl Suite {
             Suite::Store => &Peer::STORE,
             Suite::Codecs => &Peer::CODECS,
             Suite::Nbd => &Peer::NBD,
+            Suite::Devices => &Peer::DEVICES,
             Suite::Pools => &Peer::POOLS,
         }
     }

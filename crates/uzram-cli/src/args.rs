@@ -194,8 +194,12 @@ spared by the out-of-memory killer, and keeps memory in reserve (64 MiB, or a fi
 that is more) that is refilled apart from writing. What the system refuses of this is said. Safest is
 a memory limit on the programs that swap (a memory cgroup), with the server outside of it. If the
 whole machine runs short so fast that the reserve is used up, writes to swap wait for it, a second
-at most, and then fail; the kernel keeps those pages. --mem-limit takes the reserve from the limit,
-and near it a write may have to make room itself.")]
+at most, and then fail; the kernel keeps those pages. What the kernel itself needs to pass a page on
+(FUSE and the loop driver allocate) has no reserve. So the kernel is told to start swapping sooner
+(vm.watermark_scale_factor, 256 MiB or a tenth of RAM; down sets it back): without that, a machine
+that is short as a whole comes to a stop within seconds. A burst that outruns even this can stall. Swap larger than half of RAM
+gets that as its memory limit, so that pages which do not compress end in a full swap, and the
+kernel's choice of a program to kill, and not in a stall.")]
 #[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount"]))]
 pub struct UpArgs {
     /// Use it as swap
@@ -225,7 +229,7 @@ pub struct UpArgs {
     /// Allocator of compressed pages; a wrong name shows the list [default: bestfit]
     #[arg(long)]
     pub pool: Option<String>,
-    /// Most memory that compressed pages may take [default: none]
+    /// Most memory that compressed pages may take [default: none; half of RAM for larger swap]
     #[arg(long, value_name = "SIZE")]
     pub mem_limit: Option<String>,
     /// Check every page that is read back against a CRC-32

@@ -152,7 +152,13 @@ impl Device {
         let zram = Arc::new(Zram::new(store));
         let attachment = match config.attach {
             Attach::Nbd => None,
-            attach => Some(Attachment::new(attach, zram.clone(), name, state)?),
+            attach => Some(Attachment::new(
+                attach,
+                zram.clone(),
+                name,
+                state,
+                config.for_swap,
+            )?),
         };
         let device = Device {
             name: name.to_owned(),

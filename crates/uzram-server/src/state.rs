@@ -6,6 +6,7 @@
 //!   NAME.nbd      the default NBD socket of NAME
 //!   NAME.fuse/    where NAME is mounted as the file NAME, if it is attached that way
 //!   NAME.log      what a server in the background says on stderr
+//!   NAME.watermark  vm.watermark_scale_factor before NAME was swapped to
 //!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
 //!   N.control     its control socket
 //! ```
@@ -228,6 +229,12 @@ impl StateDir {
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.file(name, "log")
+    }
+
+    /// Where the kernel's setting is noted that swapping to the device `name` changed.
+    #[must_use]
+    pub fn watermark(&self, name: &str) -> PathBuf {
+        self.file(name, "watermark")
     }
 
     /// The names of devices that are or were mounted as files.

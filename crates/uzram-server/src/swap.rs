@@ -9,11 +9,12 @@
 //!   writeback or swap, and it may use reserves;
 //! - is the last that the out-of-memory killer takes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::mm::MlockAllFlags;
 use uzram::{Error, ErrorKind, Result};
@@ -24,6 +25,13 @@ const HEADER_VERSION: u32 = 1;
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 /// Fewest pages of a swap area, its header included: `swapon` refuses fewer.
 const PAGES_MIN: u64 = 10;
+/// How often, and how far apart, new threads are looked at until they map nothing more.
+const SETTLE_TRIES: u32 = 50;
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+/// How far apart the kernel's watermarks are to be, in bytes, and the most that it takes: a tenth.
+const WATERMARK_GAP_BYTES: u64 = 256 << 20;
+const WATERMARK_FACTOR_MAX: u32 = 1000;
+const WATERMARK_SETTING: &str = "/proc/sys/vm/watermark_scale_factor";
 /// Never taken by the out-of-memory killer.
 const OOM_SCORE_ADJ: &str = "-1000";
 
@@ -62,6 +70,34 @@ pub fn prepare_process() -> Vec<String> {
     refused
 }
 
+/// Runs `start`, which maps memory and starts threads that map more, so that all of it is resident
+/// afterwards: a worker that touches its buffer for the first time when a large write comes would wait
+/// for memory.
+pub(crate) fn resident<T>(start: impl FnOnce() -> T) -> T {
+    // Only what is new: a pool's addresses are far more than memory. A refusal was reported before.
+    let _ = rustix::mm::mlockall(MlockAllFlags::FUTURE);
+    let started = start();
+    let mut before = 0;
+    for _ in 0..SETTLE_TRIES {
+        std::thread::sleep(SETTLE_PAUSE);
+        let now = resident_kib();
+        if now == before {
+            break;
+        }
+        before = now;
+    }
+    let _ = rustix::mm::mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    started
+}
+
+/// The memory of this process that is resident, in KiB; 0 where /proc does not say.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// Whether [`prepare_process`] was called.
 #[must_use]
 pub fn is_process_prepared() -> bool {
@@ -89,13 +125,42 @@ pub fn make_area(device: &Path, size_bytes: u64) -> Result<()> {
     file.sync_all().map_err(failed)
 }
 
-/// Whether `device` has a swap area's magic.
-#[must_use]
-pub fn has_area(device: &Path) -> bool {
-    let mut magic = [0; MAGIC.len()];
-    let at = rustix::param::page_size() - MAGIC.len();
-    let read = File::open(device).and_then(|file| file.read_exact_at(&mut magic, at as u64));
-    read.is_ok() && magic == *MAGIC
+/// Makes the kernel start to swap while this much more memory is free, in bytes, and returns what the
+/// setting was if that changed it.
+///
+/// FUSE and the loop driver allocate to pass a page on, and nothing keeps memory for them. If the
+/// kernel starts to swap when nearly nothing is left, as it does by default, a machine that is short as a
+/// whole comes to a stop: seen, on 384 MiB of RAM, within seconds. With this it does not.
+///
+/// # Errors
+/// Where /proc/sys may not be written, as in most containers.
+pub fn raise_watermarks(ram_bytes: u64) -> io::Result<Option<u32>> {
+    let before = std::fs::read_to_string(WATERMARK_SETTING)?;
+    let before: u32 = before.trim().parse().map_err(io::Error::other)?;
+    let wanted = watermark_factor(ram_bytes);
+    if before >= wanted {
+        return Ok(None);
+    }
+    set_watermarks(wanted)?;
+    Ok(Some(before))
+}
+
+/// Sets what [`raise_watermarks`] raised.
+///
+/// # Errors
+/// Where /proc/sys may not be written.
+pub fn set_watermarks(factor: u32) -> io::Result<()> {
+    std::fs::write(WATERMARK_SETTING, factor.to_string())
+}
+
+/// The distance of the kernel's watermarks in ten-thousandths of RAM, as the setting has it.
+fn watermark_factor(ram_bytes: u64) -> u32 {
+    let factor = WATERMARK_GAP_BYTES
+        .saturating_mul(10_000)
+        .div_ceil(ram_bytes.max(1));
+    u32::try_from(factor).map_or(WATERMARK_FACTOR_MAX, |factor| {
+        factor.min(WATERMARK_FACTOR_MAX)
+    })
 }
 
 fn header(page_bytes: usize, size_bytes: u64) -> Result<Vec<u8>> {
@@ -118,6 +183,13 @@ fn header(page_bytes: usize, size_bytes: u64) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn watermarks_are_a_tenth_of_ram_at_most() {
+        assert_eq!(watermark_factor(384 << 20), 1000);
+        assert_eq!(watermark_factor(32 << 30), 79);
+        assert_eq!(watermark_factor(0), 1000);
+    }
 
     #[test]
     fn a_header_is_what_mkswap_writes() {

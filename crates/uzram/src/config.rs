@@ -99,8 +99,8 @@ impl StoreBuilder {
     /// All else that a write needs is then made at once, too: the table, and a stream for each CPU.
     /// Writes take no memory from the system: without any spare left they wait for
     /// [`Store::maintain`] to refill it, a second at most, and then fail with
-    /// [`ErrorKind::NoMemory`]. Only with a [`mem_limit`](StoreBuilder::mem_limit) do they, near it, as
-    /// they must sort out whose turn it is.
+    /// [`ErrorKind::NoMemory`]. Only close to a [`mem_limit`](StoreBuilder::mem_limit), which the spare
+    /// keeps within, may they have to make room themselves.
     #[must_use]
     pub fn spare(mut self, bytes: u64) -> StoreBuilder {
         self.spare_bytes = bytes;

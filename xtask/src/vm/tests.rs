@@ -90,6 +90,25 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "swap",
+        script: include_str!("../../guest/swap.sh"),
+        modules: &["fuse", "loop max_loop=2"],
+        uzram: true,
+        memory_mib: 384,
+        limit: Duration::from_secs(300),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "swap-ten-runs",
+        script: concat!("RUNS=10 PERCENT=200\n", include_str!("../../guest/swap.sh")),
+        modules: &["fuse", "loop max_loop=2"],
+        uzram: true,
+        memory_mib: 384,
+        limit: Duration::from_secs(7200),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
         name: "bench-kernel-zram",
         script: include_str!("../../guest/bench-kernel-zram.sh"),
         modules: &["zram num_devices=1"],

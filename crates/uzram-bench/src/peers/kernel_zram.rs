@@ -162,6 +162,12 @@ fn write_attribute(attributes: &Path, name: &str, value: &str) -> Result<(), Str
 }
 
 impl Device {
+    /// The block device.
+    pub(crate) fn path(&self) -> PathBuf {
+        let name = self.attributes.file_name().unwrap_or_default();
+        Path::new("/dev").join(name)
+    }
+
     fn node(&self) -> &File {
         self.node.as_ref().expect("the node is open until the drop")
     }

@@ -55,6 +55,9 @@ pub(crate) enum Peer {
     KernelZram,
     NbdkitMemory,
     NbdkitZstd,
+    FuseNull,
+    Nbdfuse,
+    TmpfsLoop,
     Malloc,
     Mimalloc,
 }
@@ -65,6 +68,13 @@ impl Peer {
     pub(crate) const CODECS: [Peer; 2] = [Peer::BareLibrary, Peer::Memcpy];
     pub(crate) const NBD: [Peer; 2] = [Peer::NbdkitMemory, Peer::NbdkitZstd];
 
+    pub(crate) const DEVICES: [Peer; 4] = [
+        Peer::FuseNull,
+        Peer::Nbdfuse,
+        Peer::TmpfsLoop,
+        Peer::KernelZram,
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::RawCodec => "raw-codec",
@@ -73,6 +83,9 @@ impl Peer {
             Peer::KernelZram => "kernel-zram",
             Peer::NbdkitMemory => "nbdkit-memory",
             Peer::NbdkitZstd => "nbdkit-zstd",
+            Peer::FuseNull => "fuse-null",
+            Peer::Nbdfuse => "nbdfuse",
+            Peer::TmpfsLoop => "tmpfs-loop",
             Peer::Malloc => "malloc",
             Peer::Mimalloc => "mimalloc",
         }

@@ -8,12 +8,12 @@ use rustix::process::{Pid, Signal};
 use uzram_server::attachment::{Leftovers, usage};
 use uzram_server::control::Request;
 use uzram_server::state::{Entry, StateDir, check_name, own_uid};
-use uzram_server::system;
+use uzram_server::{swap, system};
 
 use super::{StateAt, disks, done, up};
 use crate::args::DownArgs;
 use crate::failure::{Failure, Result};
-use crate::output::print;
+use crate::output::{print, warn};
 
 /// A server has this long to end.
 pub const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,6 +83,7 @@ pub fn take_down(state: &StateDir, name: &str) -> Result {
     for device in &devices {
         stop_using(device)?;
     }
+    restore_watermarks(state, name);
     if let Some(entry) = state.entry(name) {
         end_server(state, &entry)?;
     }
@@ -91,6 +92,21 @@ pub fn take_down(state: &StateDir, name: &str) -> Result {
     // Looking removes what dead servers left in the state directory.
     state.entries()?;
     Ok(())
+}
+
+/// Sets the kernel's watermarks to what `up` noted, if it did.
+pub fn restore_watermarks(state: &StateDir, name: &str) {
+    let path = state.watermark(name);
+    let noted = std::fs::read_to_string(&path).ok();
+    let Some(before) = noted.and_then(|text| text.trim().parse().ok()) else {
+        return;
+    };
+    if let Err(error) = swap::set_watermarks(before) {
+        warn(&format!(
+            "vm.watermark_scale_factor: not set back to {before}: {error}"
+        ));
+    }
+    let _ = std::fs::remove_file(path);
 }
 
 fn stop_using(device: &Path) -> Result {

@@ -77,6 +77,9 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
     let mut started = Started::new(&state, &name, args, &purpose, size_bytes)?;
     let device = started.wait()?;
     let path = PathBuf::from(device.get("endpoint").map(plain).unwrap_or_default());
+    if let Purpose::Swap { .. } = purpose {
+        raise_watermarks(&state, &name);
+    }
     set_up(&path, number(&device, "disksize"), &purpose)?;
     for line in started.log().lines() {
         warn(line.strip_prefix("uzram: ").unwrap_or(line));
@@ -203,6 +206,20 @@ fn default_size() -> u64 {
     size_bytes
 }
 
+/// Swap that could grow to take all of RAM would end in a stall, where a full one ends in the kernel's
+/// choice of a program to kill.
+fn default_limit(purpose: &Purpose, size_bytes: u64) -> Option<String> {
+    let limit_bytes = ram_bytes() / RAM_SHARE;
+    if !matches!(purpose, Purpose::Swap { .. }) || size_bytes <= limit_bytes {
+        return None;
+    }
+    warn(&format!(
+        "--mem-limit {limit_bytes}: {}, half of RAM, as the disk is larger than that",
+        human(limit_bytes)
+    ));
+    Some(limit_bytes.to_string())
+}
+
 /// A server in the background. Dropped before [`Started::keep`], it is ended.
 struct Started<'a> {
     state: &'a StateDir,
@@ -226,11 +243,15 @@ impl<'a> Started<'a> {
         command.arg("--control-dir").arg(state.path()).arg("serve");
         command.args(["--attach", "loop", "--name", name, "--size"]);
         command.arg(size_bytes.to_string());
+        let mem_limit = args
+            .mem_limit
+            .clone()
+            .or_else(|| default_limit(purpose, size_bytes));
         let options = [
             ("--algorithm", &args.algorithm),
             ("--algorithm-params", &args.algorithm_params),
             ("--pool", &args.pool),
-            ("--mem-limit", &args.mem_limit),
+            ("--mem-limit", &mem_limit),
         ];
         for (option, value) in options {
             if let Some(value) = value {
@@ -318,8 +339,30 @@ impl Drop for Started<'_> {
         }
         let _ = child.kill();
         let _ = child.wait();
+        down::restore_watermarks(self.state, self.name);
         let _ = Leftovers::of(self.state, self.name).remove();
         let _ = fs::remove_file(self.state.log(self.name));
+    }
+}
+
+/// Noted for `down`; a container may not, and is told what that means.
+fn raise_watermarks(state: &StateDir, name: &str) {
+    match swap::raise_watermarks(ram_bytes()) {
+        Ok(None) => {}
+        // Not over the note of an earlier up, which has the true value.
+        Ok(Some(before)) if !state.watermark(name).exists() => {
+            let noted = fs::write(state.watermark(name), before.to_string());
+            if noted.is_err() {
+                warn(&format!(
+                    "vm.watermark_scale_factor was {before}, and stays raised"
+                ));
+            }
+        }
+        Ok(Some(_)) => {}
+        Err(error) => warn(&format!(
+            "vm.watermark_scale_factor: not raised ({error}): if the whole machine runs short of memory \
+             it may stall; limit the programs that swap with a memory cgroup"
+        )),
     }
 }
 

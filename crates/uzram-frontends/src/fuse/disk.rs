@@ -1,11 +1,10 @@
 //! What the kernel may ask: a directory with one file, whose bytes are the device's.
 
-use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -29,9 +28,19 @@ const KEEP_SIZE: i32 = 0x01;
 const PUNCH_HOLE: i32 = 0x02;
 const ZERO_RANGE: i32 = 0x10;
 
-thread_local! {
-    /// Where a worker gathers what it reads: at most [`REQUEST_BYTES_MAX`], made at the first read.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+/// Where workers gather what they read: one for each worker, so that there is always one free.
+pub(super) struct ReadBuffers(Box<[Mutex<Vec<u8>>]>);
+
+impl ReadBuffers {
+    pub fn new(count: usize) -> ReadBuffers {
+        // Not zeroes, which would be memory in name only: reading must not have to wait for any.
+        let buffer = |_| Mutex::new(vec![1; REQUEST_BYTES_MAX as usize]);
+        ReadBuffers((0..count).map(buffer).collect())
+    }
+
+    fn take(&self) -> Option<MutexGuard<'_, Vec<u8>>> {
+        self.0.iter().find_map(|buffer| buffer.try_lock().ok())
+    }
 }
 
 /// The device as a file.
@@ -44,6 +53,7 @@ pub(super) struct Disk {
     pub gid: u32,
     pub made: SystemTime,
     pub gate: Arc<Gate>,
+    pub buffers: ReadBuffers,
 }
 
 /// Counts opens, and can be shut while there are none.
@@ -287,16 +297,14 @@ impl Filesystem for Disk {
             // At or past the end, where a device has nothing to be asked for.
             return reply.data(&[]);
         }
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.is_empty() {
-                buffer.resize(REQUEST_BYTES_MAX as usize, 0);
-            }
-            let buffer = &mut buffer[..length];
-            match self.submit(Bio::Read { offset, buffer }) {
-                Ok(()) => reply.data(buffer),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        let Some(mut buffer) = self.buffers.take() else {
+            return reply.error(Errno::EIO); // No more workers than buffers: cannot be.
+        };
+        let buffer = &mut buffer[..length];
+        match self.submit(Bio::Read { offset, buffer }) {
+            Ok(()) => reply.data(buffer),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn write(

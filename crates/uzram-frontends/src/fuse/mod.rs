@@ -34,8 +34,8 @@
 //! | wait for the workers' end       | [`END_TIMEOUT`]                      | they are left behind |
 //!
 //! Each worker maps a receive buffer of 16 MiB, of which the first [`REQUEST_BYTES_MAX`] are ever
-//! touched, and keeps as much for what it reads. A request allocates nothing once a worker has its
-//! buffers, and takes no lock but the device's.
+//! touched, and has as much for what it reads. A request allocates nothing, and takes no lock but
+//! the device's and that of a buffer which is its own.
 
 mod disk;
 mod mount;

@@ -14,7 +14,7 @@ use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::mount::{MountFlags, UnmountFlags};
 use uzram::{BlockDevice, Error, ErrorKind, Result};
 
-use super::disk::{Disk, Gate};
+use super::disk::{Disk, Gate, ReadBuffers};
 use super::{END_TIMEOUT, THREADS_MAX};
 
 /// Longest file name, in bytes.
@@ -81,6 +81,7 @@ impl Mount {
             gid: rustix::process::getegid().as_raw(),
             made: SystemTime::now(),
             gate: Arc::clone(&gate),
+            buffers: ReadBuffers::new(options.threads),
         };
         let mut config = Config::default();
         config.n_threads = Some(options.threads);

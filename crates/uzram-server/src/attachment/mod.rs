@@ -24,7 +24,11 @@ use uzram_frontends::fuse::{Mount, Options};
 
 use crate::sandbox;
 use crate::state::StateDir;
+use crate::swap;
 use loop_device::LoopDevice;
+
+/// Workers for a device that is swapped to: each has all of its receive buffer resident, 16 MiB.
+const SWAP_THREADS_MAX: usize = 4;
 
 /// How clients reach a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +114,7 @@ impl Attachment {
         device: Arc<dyn BlockDevice>,
         name: &str,
         state: &StateDir,
+        is_for_swap: bool,
     ) -> Result<Attachment> {
         if sandbox::is_on() {
             let text = "this server is in a sandbox, where nothing can be mounted; start another one \
@@ -128,7 +133,15 @@ impl Attachment {
             mount: None,
             directory,
         };
-        let mount = Mount::new(device, name, &parts.directory, Options::default())?;
+        let usual = Options::default().threads;
+        let mount = match is_for_swap {
+            false => Mount::new(device, name, &parts.directory, Options { threads: usual }),
+            true => {
+                let threads = usual.min(SWAP_THREADS_MAX);
+                let options = Options { threads };
+                swap::resident(|| Mount::new(device, name, &parts.directory, options))
+            }
+        }?;
         let mut path = mount.path().to_owned();
         parts.mount = Some(mount);
         if attach == Attach::Loop {

@@ -29,6 +29,12 @@ const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 64 };
 const SPARE_WAITS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 1000 };
 const SPARE_PAUSE: Duration = Duration::from_millis(1);
 
+/// Closer to the limit than this, in bytes, no spare can be counted on: it comes in spans of 2 MiB.
+const NEAR_LIMIT_BYTES: u64 = 8 << 20;
+
+/// Under a smaller limit, in bytes, pools take no huge pages, of which a spare consists.
+const SPARE_LIMIT_BYTES_MIN: u64 = 64 << 20;
+
 /// What a partial write puts into its range.
 enum Patch<'a> {
     Bytes(&'a [u8]),
@@ -202,7 +208,7 @@ impl Store {
             Err(Retry::Fail(error)) => return Err(error),
             Err(Retry::Grow(size_bytes)) => size_bytes,
         };
-        if self.has_spare && self.mem_limit() == 0 {
+        if self.has_spare && !self.is_near_limit() {
             return self.await_spare(attempt);
         }
         // Under a limit the pool makes room by giving free runs back, and it cannot know which of them
@@ -238,6 +244,13 @@ impl Store {
             }
         }
         Err(no_memory())
+    }
+
+    /// Whether the limit may keep the spare from being refilled.
+    fn is_near_limit(&self) -> bool {
+        let limit_bytes = self.mem_limit();
+        let is_small = limit_bytes < SPARE_LIMIT_BYTES_MIN;
+        limit_bytes > 0 && (is_small || self.mem_used_bytes() + NEAR_LIMIT_BYTES > limit_bytes)
     }
 
     fn counting_failure<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -258,7 +258,10 @@ impl Bench<'_> {
                 | Peer::NbdkitMemory
                 | Peer::NbdkitZstd
                 | Peer::Malloc
-                | Peer::Mimalloc => {}
+                | Peer::Mimalloc
+                | Peer::FuseNull
+                | Peer::Nbdfuse
+                | Peer::TmpfsLoop => {}
             }
         }
         Ok(sides)
