@@ -19,6 +19,9 @@
 //! - `codec/lz4_dictionary.rs`: calls into liblz4
 //! - `codec/lz4hc.rs`: calls into liblz4
 //! - `codec/zstd.rs`: contexts that refer to the dictionary kept beside them
+//! - `device/brd.rs`: copies into pages of plain memory
+//! - `device/medium/file.rs`: vouches for places in a mapped file
+//! - `device/medium/guard.rs`: loads and stores that survive the loss of a mapped file
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
 //! - `pool/buddies.rs`: makes the handle of a new object
@@ -47,7 +50,10 @@ pub use codec::{
     Parameters, algorithms,
 };
 pub use config::StoreBuilder;
-pub use device::{Bio, BlockDevice, Geometry, Zram};
+pub use device::{
+    Bio, BlockDevice, Brd, Btt, BttProblem, BttReport, BttVersion, Geometry, PageTransfer,
+    Persistence, Pmem, PmemFile, Zram,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use page::{PageIndex, Unit, Zeroing};
 // For our benchmarks and fuzz targets alone: pools without a store around them.

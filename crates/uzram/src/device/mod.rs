@@ -1,11 +1,27 @@
 //! Block devices: byte ranges in, the engine's pages underneath. A device knows no protocol.
 
+mod brd;
+mod btt;
+mod medium;
+mod parts;
+mod pmem;
+mod turns;
 mod zram;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::page::Zeroing;
+use crate::page::{PageIndex, Zeroing};
 
+pub use brd::Brd;
+pub use btt::{Btt, BttProblem, BttReport, BttVersion};
+pub use medium::{Persistence, PmemFile};
+pub use pmem::Pmem;
 pub use zram::Zram;
+
+/// Size of the page that [`BlockDevice::rw_page`] moves, in bytes: the system's, whatever a store's
+/// unit is.
+pub const PAGE_BYTES: usize = 4096;
+/// log2 of [`PAGE_BYTES`].
+const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
 
 /// What a device tells its clients about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +90,20 @@ impl Bio<'_> {
     }
 }
 
+/// One page on its way, with nothing else to say about it.
+#[derive(Debug)]
+pub enum PageTransfer<'a> {
+    /// From the device.
+    Read(&'a mut [u8; PAGE_BYTES]),
+    /// To the device.
+    Write(&'a [u8; PAGE_BYTES]),
+}
+
 /// A block device that completes each request before `submit` returns.
 ///
 /// Implementations take requests from any number of threads at once. Overlapping requests that run
-/// at the same time take effect page by page in some order; a request that was acknowledged before
+/// at the same time take effect page by page (sector by sector where sectors are smaller) in some
+/// order; a request that was acknowledged before
 /// another was submitted is never undone by it outside its own byte range.
 pub trait BlockDevice: Send + Sync {
     /// Size and preferences; constant for the life of the device.
@@ -88,6 +114,19 @@ pub trait BlockDevice: Send + Sync {
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a range past the end, else what the device says.
     fn submit(&self, bio: Bio<'_>) -> Result<()>;
+
+    /// Moves page `page`, counted in [`PAGE_BYTES`] from the start of the device, straight in or out: the
+    /// shortest way for who has a page and waits for it.
+    ///
+    /// # Errors
+    /// As for [`BlockDevice::submit`].
+    fn rw_page(&self, page: PageIndex, transfer: PageTransfer<'_>) -> Result<()> {
+        let offset = page.0.saturating_mul(PAGE_BYTES as u64);
+        self.submit(match transfer {
+            PageTransfer::Read(buffer) => Bio::Read { offset, buffer },
+            PageTransfer::Write(data) => Bio::Write { offset, data },
+        })
+    }
 }
 
 /// Refuses a range that does not lie within `size_bytes`, overflow included.

@@ -20,6 +20,7 @@
 
 mod codecs;
 mod cpus;
+mod devices;
 mod history;
 mod limits;
 mod memory;
