@@ -399,6 +399,22 @@ fn partial_writes_of_one_sector_do_not_undo_each_other() {
 }
 
 #[test]
+fn writers_of_one_sector_free_a_block_each() {
+    let sim = Arc::new(Sim::new(image()));
+    let btt = Btt::open_on(Box::new(Arc::clone(&sim))).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..2u8 {
+            let btt = &btt;
+            scope.spawn(move || {
+                (0..2000).for_each(|_| write(btt, 0, &[thread; SECTOR]).unwrap());
+            });
+        }
+    });
+    assert_eq!(survey::survey(&sim).unwrap().problems, []);
+    works(&btt);
+}
+
+#[test]
 fn each_info_block_stands_in_for_the_other() {
     let sound = open(&image()).unwrap();
     assert!(sound.recovered().is_empty());

@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use super::Medium;
 use crate::device::check_range;
@@ -41,6 +43,8 @@ pub(in crate::device) struct Luck {
 pub(in crate::device) struct Sim {
     state: Mutex<State>,
     plant: Plant,
+    /// Loads so far; some of them let other threads run in between.
+    loads: AtomicU64,
 }
 
 struct State {
@@ -86,6 +90,7 @@ impl Sim {
                 bad: Vec::new(),
             }),
             plant,
+            loads: AtomicU64::new(0),
         }
     }
 
@@ -184,6 +189,17 @@ impl Sim {
         Ok(())
     }
 
+    /// Now and then long enough for another thread's whole request.
+    fn pause(&self) {
+        if self
+            .loads
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(61)
+        {
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+
     fn load(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let state = self.state.lock().unwrap();
         check_range(offset, buffer.len() as u64, state.memory.len() as u64)?;
@@ -220,7 +236,7 @@ impl Medium for std::sync::Arc<Sim> {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let (first, second) = buffer.split_at_mut(buffer.len() / 2);
         self.load(offset, first)?;
-        thread::yield_now();
+        self.pause();
         self.load(offset + first.len() as u64, second)
     }
 
@@ -235,6 +251,7 @@ impl Medium for std::sync::Arc<Sim> {
     fn load_u32(&self, offset: u64) -> Result<u32> {
         let mut word = [0; 4];
         self.load(offset, &mut word)?;
+        self.pause();
         Ok(u32::from_le_bytes(word))
     }
 
