@@ -7,10 +7,19 @@ use std::time::{Duration, Instant};
 
 use crate::elf::{self, Needs};
 use crate::process::{self, Exit, Output, Running};
-use crate::{e2e, workspace};
+use crate::{e2e, man, workspace};
 
 /// The binary must fit a small initramfs.
 const SIZE_MAX_BYTES: u64 = 12 << 20;
+/// What goes into a package as it is, and where to below `dist`.
+const FILES: [(&str, &str); 6] = [
+    ("packaging/uzram.toml", "uzram.toml"),
+    ("packaging/systemd/uzram.service", "systemd/uzram.service"),
+    ("packaging/systemd/uzram.socket", "systemd/uzram.socket"),
+    ("packaging/systemd/uzram@.service", "systemd/uzram@.service"),
+    ("LICENSE-MIT", "LICENSE-MIT"),
+    ("LICENSE-APACHE", "LICENSE-APACHE"),
+];
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const TOOL_LIMIT: Duration = Duration::from_secs(60);
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -22,6 +31,8 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 pub fn dist() -> Result<(), String> {
     let path = build()?;
     check(&path)?;
+    man::man(&workspace::dist_dir())?;
+    add_files()?;
     println!("{}", path.display());
     Ok(())
 }
@@ -49,11 +60,22 @@ pub fn build() -> Result<PathBuf, String> {
         return Err(process::failure(&cargo, &finished));
     }
     let built = workspace::target_dir().join(host).join("dist/uzram");
-    let path = workspace::target_dir().join("dist/uzram");
-    let copy = fs::create_dir_all(workspace::target_dir().join("dist"))
-        .and_then(|()| fs::copy(&built, &path));
+    let path = workspace::dist_dir().join("uzram");
+    let copy = fs::create_dir_all(workspace::dist_dir()).and_then(|()| fs::copy(&built, &path));
     copy.map_err(|error| format!("{} to {}: {error}", built.display(), path.display()))?;
     Ok(path)
+}
+
+/// Puts what a package needs as it is beside the binary.
+fn add_files() -> Result<(), String> {
+    let out = workspace::dist_dir();
+    fs::create_dir_all(out.join("systemd"))
+        .map_err(|error| format!("{}: {error}", out.display()))?;
+    for (from, to) in FILES {
+        let from = workspace::root().join(from);
+        fs::copy(&from, out.join(to)).map_err(|error| format!("{}: {error}", from.display()))?;
+    }
+    Ok(())
 }
 
 fn host() -> Result<String, String> {

@@ -1,12 +1,14 @@
 //! The project's own commands, run as `cargo xtask COMMAND`:
 //! - `test`: the whole suite, with a summary of what ran, what failed and what was left out;
 //! - `vm`: tests in a guest kernel with modules, and a shell there;
-//! - `dist`: the static binary, built and checked.
+//! - `man`: manual pages and completions;
+//! - `dist`: the static binary, built and checked, with all that is packed beside it.
 
 mod dist;
 mod e2e;
 mod elf;
 mod install;
+mod man;
 mod process;
 mod suite;
 mod vm;
@@ -17,6 +19,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask test [--install] [--quick] [STEP...]
        cargo xtask vm [--install] [--shell] [TEST...]
+       cargo xtask man
        cargo xtask dist
 
 test   runs the whole suite, or the named steps only, and ends with `N passed, N failed`
@@ -25,7 +28,9 @@ test   runs the whole suite, or the named steps only, and ends with `N passed, N
 vm     runs all tests that need a guest kernel, or the named ones only, and shows its console
          --install  as root on Debian, install missing test programs
          --shell    give a shell in the guest instead, set up as for TEST if one is named
-dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it";
+man    writes manual pages and completions for bash, zsh and fish into target/dist
+dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it;
+       puts manual pages, completions, systemd units and an example of a configuration beside it";
 
 fn main() -> ExitCode {
     process::die_with_children_on_signals();
@@ -43,13 +48,8 @@ fn main() -> ExitCode {
             Ok(options) => vm::run(&options),
             Err(message) => wrong_usage(&message),
         },
-        "dist" if rest.is_empty() => match dist::dist() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(message) => {
-                eprintln!("dist: {message}");
-                ExitCode::FAILURE
-            }
-        },
+        "man" if rest.is_empty() => done("man", man::man(&workspace::dist_dir())),
+        "dist" if rest.is_empty() => done("dist", dist::dist()),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -59,6 +59,16 @@ fn main() -> ExitCode {
             "`{other}` with {} arguments is unknown",
             rest.len()
         )),
+    }
+}
+
+fn done(command: &str, result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{command}: {message}");
+            ExitCode::FAILURE
+        }
     }
 }
 

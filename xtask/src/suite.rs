@@ -125,6 +125,11 @@ const STEPS: &[Step] = &[
         run: docs,
     },
     Step {
+        name: "deny",
+        slow: false,
+        run: deny,
+    },
+    Step {
         name: "tests",
         slow: false,
         run: tests,
@@ -259,6 +264,19 @@ fn docs(_: &Options) -> Result<Report, String> {
     let mut doc = cargo("doc --workspace --no-deps --lib");
     doc.env("RUSTDOCFLAGS", "-D warnings");
     one_check(&mut report, doc, 10 * MINUTE);
+    Ok(report)
+}
+
+/// Licences and sources of all dependencies, from what cargo has already: advisories need the network.
+fn deny(_: &Options) -> Result<Report, String> {
+    let mut report = Report::default();
+    if workspace::find_program("cargo-deny").is_none() {
+        let remedy = "cargo install --locked cargo-deny";
+        report.leave_out(format!("deny (no cargo-deny; {remedy})"), &[]);
+        return Ok(report);
+    }
+    let check = cargo("deny --offline check --hide-inclusion-graph bans licenses sources");
+    one_check(&mut report, check, 2 * MINUTE);
     Ok(report)
 }
 

@@ -20,6 +20,11 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
+/// Where everything that a package needs is put together.
+pub fn dist_dir() -> PathBuf {
+    target_dir().join("dist")
+}
+
 /// Where programs lie that the suite builds for itself.
 pub fn tools_dir() -> PathBuf {
     target_dir().join("tools")

@@ -16,12 +16,11 @@ Start here:
   uzram COMMAND --help          examples of every command
 
 Sizes are binary: 1G is 2^30 bytes, 1.5G and 50% (of the machine's RAM) are fine.
-Servers are found in --control-dir, else $XDG_RUNTIME_DIR/uzram, /run/uzram (root) or
-/tmp/uzram-UID.
 Exit status: 0 done, 1 failed, 2 wrong usage."
 )]
 pub struct Cli {
-    /// Where running servers are found; a private directory [default: see below]
+    /// Private directory where running servers are found [default: $XDG_RUNTIME_DIR/uzram, else
+    /// /run/uzram for root, /tmp/uzram-UID for others]
     #[arg(long, global = true, value_name = "DIR")]
     pub control_dir: Option<PathBuf>,
     /// What to do
@@ -43,7 +42,7 @@ pub enum Command {
     Bench(BenchArgs),
 }
 
-/// Make a compressed RAM disk and serve it until Ctrl-C or SIGTERM
+/// Make compressed RAM disks and serve them until Ctrl-C or SIGTERM
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -51,14 +50,40 @@ Examples:
   uzram serve --size 50% --algorithm zstd --mem-limit 512M --name scratch
   uzram serve --size 4G --socket /tmp/disk.sock
   uzram serve --size 4G --listen 127.0.0.1:10809
+  uzram serve --config /etc/uzram/uzram.toml
 
 It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or
 SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
-the disk held survives.")]
+the disk held survives.
+
+A configuration file has a section a disk, whose keys are the options above; zram-generator's
+zram-size, zram-resident-limit, compression-algorithm and host-memory-limit are understood too:
+
+  [server]                         # may be left out
+  log-level = \"info\"
+  [scratch]
+  size = \"4G\"
+  algorithm = \"zstd\"
+  [zram0]
+  zram-size = \"min(ram / 2, 4096)\"
+
+SIGHUP reads it again: new disks are added, memory limits set, and nothing is removed. Under systemd
+the server says when it is ready and takes sockets that are handed over.")]
 pub struct ServeArgs {
     /// The disk
     #[command(flatten)]
     pub device: DeviceArgs,
+    /// Take the disks from this TOML file instead of the options above
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What to log on stderr: off, error, warn, info, debug or trace [default: info for the journal,
+    /// else warn]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// Give nothing up after the set-up, so that a debugger can look in and disks that are added can
+    /// have sockets anywhere
+    #[arg(long)]
+    pub no_sandbox: bool,
     /// How clients reach the disk
     #[arg(long, value_enum, default_value_t = Attach::Nbd)]
     pub attach: Attach,
@@ -70,7 +95,7 @@ pub struct ServeArgs {
 pub struct DeviceArgs {
     /// Size of the disk; memory is taken only for what is written (64M, 1.5G, 50%)
     #[arg(long)]
-    pub size: String,
+    pub size: Option<String>,
     /// Name of the disk and of its NBD export [default: the first free uzram0, uzram1, …]
     #[arg(long)]
     pub name: Option<String>,
@@ -184,6 +209,8 @@ Examples:
   uzram stat uzram0
   uzram stat uzram0 --json
   uzram stat uzram0 --raw | head -1      the kernel's mm_stat line, for scripts that know it
+  uzram stat --watch                     a line a second for each disk, until Ctrl-C
+  uzram stat uzram0 --watch=10 --json    a line of JSON every ten seconds
 
 Names and meanings are those of the kernel's mm_stat and io_stat. compr_ratio leaves out pages
 filled with one word, which take no memory and would flatter it.")]
@@ -196,6 +223,10 @@ pub struct StatArgs {
     /// Two lines in the kernel's format: mm_stat, io_stat
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
+    /// Again and again, with what changed: every second, or every SECONDS
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1", conflicts_with = "raw")]
+    pub watch: Option<f64>,
 }
 
 /// Empty a disk and zero its counters, while no client is connected

@@ -39,12 +39,21 @@ impl fmt::Display for Failure {
     /// One line, whatever a path or a peer put into the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Failure::Usage(text) | Failure::Failed(text)) = self;
-        text.chars().try_for_each(|c| match c {
-            '\n' => f.write_str("; "),
-            c if c.is_control() => write!(f, "{}", c.escape_default()),
-            c => write!(f, "{c}"),
-        })
+        f.write_str(&one_line(text))
     }
+}
+
+/// `text` without line breaks and other control characters, which would reach a terminal.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => line.push_str("; "),
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    line
 }
 
 impl From<uzram::Error> for Failure {

@@ -6,7 +6,9 @@ mod args;
 mod capture;
 mod commands;
 mod failure;
+mod logger;
 mod output;
+mod signals;
 
 use std::process::ExitCode;
 

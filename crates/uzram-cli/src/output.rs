@@ -9,13 +9,19 @@ use crate::failure::{Failure, Result};
 ///
 /// A reader that left (`uzram list | head -1`) has what it wanted: that is no failure.
 pub fn print(text: &str) -> Result {
+    print_while_read(text).map(|_| ())
+}
+
+/// The same, and whether somebody still reads: who prints for ever ends when nobody does.
+pub fn print_while_read(text: &str) -> Result<bool> {
     let mut stdout = std::io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
     {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::Failed(format!("stdout: {e}"))),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Failure::Failed(format!("stdout: {e}"))),
     }
 }
 

@@ -9,7 +9,9 @@ use uzram::{Error, ErrorKind, Result, Stats};
 
 use crate::control::Attributes;
 use crate::device::Device;
+use crate::nearest::{nearest, remedy, shown as short};
 use crate::options::boolean;
+use crate::sandbox;
 use crate::size;
 
 /// Where zram shows the value.
@@ -144,6 +146,10 @@ pub static TABLE: &[Attribute] = {
             |s| u8::from(s.device.has_checksums()).into()),
         shown(COUNT, "read_only", "1: writes are refused",
             |s| u8::from(s.device.is_read_only()).into()).writable(set_read_only),
+        shown(TEXT, "sandbox", "what its server has given up",
+            |_| sandbox::description().into()),
+        shown(TEXT, "log_level", "what its server logs: off, error, warn, info, debug or trace",
+            |_| log_level().into()).writable(set_log_level),
         shown(TEXT, "endpoint", "where clients connect",
             |s| s.device.uri().into()),
         shown(COUNT, "connections", "clients connected",
@@ -217,26 +223,41 @@ pub fn read_all(device: &Device) -> Attributes {
 /// Writes `value` to an attribute of `device`.
 ///
 /// # Errors
-/// [`ErrorKind::UnknownName`] if there is none of that name, [`ErrorKind::ReadOnly`] if it takes no
-/// value, else what the attribute says.
+/// [`ErrorKind::UnknownName`] if there is none of that name, [`ErrorKind::ReadOnly`] with the reason
+/// if it takes no value, else what the attribute says.
 pub fn write(device: &Device, name: &str, value: &str) -> Result<()> {
-    let writable = || {
-        let names = TABLE.iter().filter(|a| a.set.is_some()).map(|a| a.name);
-        names.collect::<Vec<_>>().join(", ")
-    };
     let Some(attribute) = find(name) else {
-        let shown: String = name.chars().take(40).collect();
-        let text = format!("no attribute {shown:?}; writable are: {}", writable());
+        let writable = TABLE.iter().filter(|a| a.set.is_some()).map(|a| a.name);
+        let text = match nearest(name, TABLE.iter().map(|a| a.name)) {
+            Some(_) => remedy(name, &TABLE.iter().map(|a| a.name).collect::<Vec<_>>()),
+            None => format!(
+                "; writable are: {}",
+                writable.collect::<Vec<_>>().join(", ")
+            ),
+        };
+        let text = format!("no attribute {:?}{text}", short(name));
         return Err(Error::new(ErrorKind::UnknownName, text));
     };
     let Some(set) = attribute.set else {
-        let text = format!(
-            "attribute {name} is read-only; writable are: {}",
-            writable()
-        );
+        let text = format!("attribute {name} is read-only: {}", why_fixed(attribute));
         return Err(Error::new(ErrorKind::ReadOnly, text));
     };
-    set(device, value)
+    set(device, value)?;
+    log::info!("{}: {name} set to {:?}", device.name(), short(value));
+    Ok(())
+}
+
+/// Why an attribute takes no value, and what does instead.
+fn why_fixed(attribute: &Attribute) -> &'static str {
+    match (attribute.group, attribute.name) {
+        (_, "name" | "endpoint") => "clients know the disk by it; add another disk",
+        (_, "pid" | "sandbox") => "it is its server's; start another server",
+        (_, "connections") => "it counts clients; end them to lower it",
+        (_, "initstate") => "a disk is ready as soon as it exists; uzram remove ends it",
+        (Group::Device, _) => "it was fixed when the disk was made; add another disk",
+        (Group::MmStat | Group::Uzram, _) => "it says what the disk holds; uzram reset empties it",
+        (Group::IoStat, _) => "it counts what happened; uzram reset starts it afresh",
+    }
 }
 
 /// The columns of `group` in zram's own format: `%8llu`, separated by blanks.
@@ -259,6 +280,27 @@ fn set_reset(device: &Device, value: &str) -> Result<()> {
 
 fn set_read_only(device: &Device, value: &str) -> Result<()> {
     device.set_read_only(boolean(value)?)
+}
+
+fn log_level() -> String {
+    log::max_level().as_str().to_lowercase()
+}
+
+/// Of the whole server: a log has one level.
+fn set_log_level(_: &Device, value: &str) -> Result<()> {
+    log::set_max_level(log_level_of(value)?);
+    Ok(())
+}
+
+/// The level of this name.
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`] with the list.
+pub fn log_level_of(name: &str) -> Result<log::LevelFilter> {
+    name.trim().parse().map_err(|_| {
+        let levels = "write off, error, warn, info, debug or trace";
+        invalid("log level", name, levels)
+    })
 }
 
 fn set_mem_limit(device: &Device, value: &str) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::place::Place;
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
 
 /// What a device is to be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
     /// Its name; `None` takes the first free `uzram0`, `uzram1`, …
     pub name: Option<String>,
@@ -96,7 +96,7 @@ fn check_size(size_bytes: u64) -> Result<()> {
 pub struct Device {
     name: String,
     zram: Arc<Zram>,
-    has_checksums: bool,
+    config: DeviceConfig,
     is_read_only: AtomicBool,
     places: Vec<Arc<Place>>,
     /// Held while the exports are away.
@@ -114,7 +114,7 @@ impl Device {
         let device = Device {
             name: name.to_owned(),
             zram: Arc::new(Zram::new(store)),
-            has_checksums: config.checksum,
+            config: config.clone(),
             is_read_only: AtomicBool::new(false),
             places,
             changing: Mutex::new(()),
@@ -138,7 +138,7 @@ impl Device {
     /// Whether pages are checked when they are read back.
     #[must_use]
     pub fn has_checksums(&self) -> bool {
-        self.has_checksums
+        self.config.checksum
     }
 
     /// Whether writes are refused.
@@ -195,6 +195,28 @@ impl Device {
         self.withdraw()?;
         self.is_read_only.store(is_read_only, Ordering::Relaxed);
         self.publish()
+    }
+
+    /// Makes it what `config` says as far as a device can change.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if it would have to be another device.
+    pub(crate) fn adapt(&self, config: &DeviceConfig) -> Result<()> {
+        let alike = DeviceConfig {
+            name: self.config.name.clone(),
+            mem_limit_bytes: self.config.mem_limit_bytes,
+            ..config.clone()
+        };
+        if alike != self.config {
+            let text = "only mem-limit can change while a disk is served; for the rest, remove it \
+                        and reload";
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        if config.mem_limit_bytes != self.store().mem_limit() {
+            self.store().set_mem_limit(config.mem_limit_bytes);
+            log::info!("{}: mem_limit is now {}", self.name, config.mem_limit_bytes);
+        }
+        Ok(())
     }
 
     /// Stops offering it for good; its pages go with the last reference to it.

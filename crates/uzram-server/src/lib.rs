@@ -9,7 +9,10 @@
 //! options      what a device can be told to be; flags, files and `add` are read there
 //! device       a store under a name
 //! place        a socket with the devices that it offers
+//! config       the configuration file
 //! registry     the devices of a server, coming and going
+//! sandbox      what a server gives up once it is set up
+//! service      what a service manager is told, and hands over
 //! server       all of it together
 //! ```
 //!
@@ -18,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attributes;
+pub mod config;
 pub mod control;
 mod device;
 mod maintenance;
@@ -25,7 +29,9 @@ pub mod nearest;
 pub mod options;
 mod place;
 mod registry;
+pub mod sandbox;
 mod server;
+pub mod service;
 pub mod size;
 pub mod state;
 

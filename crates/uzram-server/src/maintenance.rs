@@ -8,6 +8,7 @@ use std::time::Duration;
 use uzram::{Error, ErrorKind, Result};
 
 use crate::registry::Registry;
+use crate::service::Notifier;
 
 /// Work on one device before the next one has its turn.
 const BUDGET: Duration = Duration::from_millis(10);
@@ -22,12 +23,14 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(crate) fn start(registry: Arc<Registry>) -> Result<Maintenance> {
+    pub(crate) fn start(registry: Arc<Registry>, notifier: Arc<Notifier>) -> Result<Maintenance> {
         let (stop, stopped) = channel();
         let maintain = move || {
             let mut pause = PAUSE_MIN;
             let mut used_bytes = 0;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                // From here: a device that hangs in this thread's work is what a watchdog is for.
+                notifier.alive();
                 let devices = registry.devices();
                 // Every device has its turn: not any(), which stops at the first with work left.
                 let unfinished = devices

@@ -1,16 +1,19 @@
 //! The name that somebody may have meant.
 
 /// How alike two names must be, from 0 to 1, to be taken for a slip of the pen.
-const SIMILARITY_MIN: f64 = 0.7;
+const SIMILARITY_MIN: f64 = 0.6;
 /// Characters of a wrong name that are looked at and shown.
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// The one of `known` that is most like `wrong`, if any is.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = plain(&shown(wrong));
-    let scored = known
-        .into_iter()
-        .map(|name| (strsim::jaro(&wrong, &plain(name)), name));
+    let scored = known.into_iter().map(|name| {
+        (
+            strsim::normalized_damerau_levenshtein(&wrong, &plain(name)),
+            name,
+        )
+    });
     let alike = scored.filter(|(score, _)| *score >= SIMILARITY_MIN);
     alike
         .max_by(|a, b| a.0.total_cmp(&b.0))
@@ -51,7 +54,9 @@ mod tests {
             ("MEM_LIMT", Some("mem_limit")),
             ("rest", Some("reset")),
             ("readonly", Some("read_only")),
+            ("mem_used_mxa", Some("mem_used_max")),
             ("colour", None),
+            ("size", None),
             ("", None),
         ] {
             assert_eq!(nearest(wrong, KNOWN), meant, "{wrong}");

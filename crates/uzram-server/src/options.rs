@@ -101,6 +101,15 @@ pub fn device_config<'a>(
     Ok(config)
 }
 
+/// Refuses a value of `option` that is wrong by itself.
+///
+/// # Errors
+/// As [`device_config`].
+pub(crate) fn check(option: &str, value: &str) -> Result<()> {
+    let known = OPTIONS.iter().find(|(name, _)| *name == option);
+    known.map_or(Ok(()), |(_, set)| set(&mut DeviceConfig::default(), value))
+}
+
 fn check_reach(config: &DeviceConfig) -> Result<(), OptionError> {
     let is_open = config.endpoint.as_ref().is_some_and(|e| !e.is_loopback());
     if let (Some(Endpoint::Tcp(address)), true, false) =

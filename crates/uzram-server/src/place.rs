@@ -57,6 +57,11 @@ impl Place {
         &self.exports
     }
 
+    /// Whether the socket was handed over.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.is_inherited
+    }
+
     /// Whether it serves or will.
     pub(crate) fn is_open(&self) -> bool {
         !matches!(*self.lock(), State::Ended)

@@ -4,6 +4,7 @@
 //! engine's. Whoever only asks takes a snapshot of `devices` and holds nothing.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +15,9 @@ use uzram_frontends::nbd::{Endpoint, Limits};
 use crate::device::{Device, DeviceConfig};
 use crate::nearest::shown;
 use crate::place::Place;
+use crate::sandbox::{self, Needs};
 use crate::server::Inherited;
+use crate::size::human;
 use crate::state::{Claim, NAMES_MAX, Owner, StateDir};
 
 /// Devices of a server, at most.
@@ -41,6 +44,8 @@ struct Changing {
     places: Vec<Weak<Place>>,
     inherited: Vec<(String, Arc<Place>)>,
     claims: Vec<Claim>,
+    /// Where a sandbox lets this server make sockets.
+    changed_directories: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,6 +75,7 @@ impl Registry {
                 places: Vec::new(),
                 inherited,
                 claims: Vec::new(),
+                changed_directories: Vec::new(),
             }),
         })
     }
@@ -111,6 +117,16 @@ impl Registry {
         let more = devices.iter().chain([&device]).cloned().collect();
         self.replace_devices(more);
         changing.claims.push(claim);
+        if !device.endpoints().all(Endpoint::is_loopback) {
+            let uri = device.uri();
+            log::warn!("insecure: whoever reaches {uri} reads and writes the disk");
+        }
+        let (name, size) = (device.name(), human(device.store().size_bytes()));
+        log::info!(
+            "{name}: {size}, {}, at {}",
+            device.store().algorithm(),
+            device.uri()
+        );
         Ok(device)
     }
 
@@ -130,7 +146,51 @@ impl Registry {
         }
         // Last: whoever takes the name next finds its socket gone.
         changing.claims.retain(|claim| claim.name() != name);
+        log::info!("{name}: removed");
         Ok(())
+    }
+
+    /// What a sandbox has to leave to this server, with files that it reads.
+    pub(crate) fn needs(&self, read: &[&Path]) -> Needs {
+        let mut changing = self.lock();
+        let mut changed = vec![changing.state.path().to_owned()];
+        for place in changing.living_places() {
+            if let (Endpoint::Unix(path), false) = (place.endpoint(), place.is_inherited()) {
+                changed.extend(path.parent().map(Path::to_path_buf));
+            }
+        }
+        changed.sort();
+        changed.dedup();
+        changing.changed_directories.clone_from(&changed);
+        // Their directories: an editor puts a new file in place of an old one.
+        let read = read.iter().filter_map(|path| path.parent());
+        Needs {
+            changed,
+            read: read.map(Path::to_path_buf).collect(),
+        }
+    }
+
+    /// Adds what is new in `configs` and sets what may change; never removes.
+    pub(crate) fn apply(&self, configs: &[DeviceConfig]) {
+        for config in configs {
+            let name = config.name.as_deref().unwrap_or_default();
+            let outcome = match self.find(name) {
+                Ok(device) => device.adapt(config),
+                Err(_) => self.add(config).map(|_| ()),
+            };
+            if let Err(error) = outcome {
+                log::error!("{name}: {error}");
+            }
+        }
+        for device in self.devices().iter() {
+            if !configs
+                .iter()
+                .any(|config| config.name.as_deref() == Some(device.name()))
+            {
+                let name = device.name();
+                log::info!("{name}: not in the configuration; uzram remove {name} ends it");
+            }
+        }
     }
 
     /// Serves what has been bound so far, and from now on what is added at once.
@@ -178,6 +238,13 @@ fn is_for_all(socket: &str) -> bool {
     matches!(socket, "nbd" | "unknown" | "") || socket.ends_with(".socket")
 }
 
+/// Whether the system said that it is not permitted.
+fn is_refusal(error: &Error) -> bool {
+    let cause = std::error::Error::source(error);
+    let cause = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 fn unknown(name: &str) -> Error {
     let text = format!("no device {:?} here", shown(name));
     Error::new(ErrorKind::UnknownName, text)
@@ -186,7 +253,8 @@ fn unknown(name: &str) -> Error {
 impl Changing {
     /// All or nothing: what was made before a failure goes again.
     fn make(&mut self, config: &DeviceConfig) -> Result<(Device, Claim)> {
-        let store = config.build(self.compressions.shared(config)?)?;
+        let compression = self.compressions.shared(config);
+        let store = config.build(compression.map_err(|error| self.explain_file(error))?)?;
         let mut claim = match &config.name {
             Some(name) => self.state.claim(name)?,
             None => self.state.claim_free()?,
@@ -232,9 +300,47 @@ impl Changing {
         {
             return Ok(Arc::clone(place));
         }
-        let place = Arc::new(Place::bind(endpoint, self.limits)?);
+        let place = Place::bind(endpoint, self.limits);
+        let place = Arc::new(place.map_err(|error| self.explain(error, endpoint))?);
         self.places.push(Arc::downgrade(&place));
         Ok(place)
+    }
+
+    /// A refusal by the sandbox looks like one by a file's mode.
+    fn explain_file(&self, error: Error) -> Error {
+        if !is_refusal(&error) || !sandbox::is_on() {
+            return error;
+        }
+        let text = format!(
+            "{error}; this server's sandbox lets it read beside its configuration and in {} only: put \
+             the file there, or start a server with --no-sandbox",
+            self.state.path().display()
+        );
+        Error::new(ErrorKind::Io, text)
+    }
+
+    /// The same for a socket's path.
+    fn explain(&self, error: Error, endpoint: &Endpoint) -> Error {
+        let Endpoint::Unix(path) = endpoint else {
+            return error;
+        };
+        let is_allowed = path.parent().is_some_and(|parent| {
+            self.changed_directories
+                .iter()
+                .any(|allowed| parent.starts_with(allowed))
+        });
+        if !is_refusal(&error) || is_allowed || !sandbox::is_on() {
+            return error;
+        }
+        let allowed = self.changed_directories.iter();
+        let allowed: Vec<_> = allowed.map(|path| path.display().to_string()).collect();
+        let text = format!(
+            "socket {}: this server's sandbox lets it make sockets in {} only; choose a path there, \
+             leave the path out, or start a server with --no-sandbox",
+            path.display(),
+            allowed.join(", ")
+        );
+        Error::new(ErrorKind::Io, text)
     }
 
     fn living_places(&mut self) -> Vec<Arc<Place>> {
@@ -252,11 +358,9 @@ struct Compressions(HashMap<(String, Parameters, Unit), Weak<Compression>>);
 
 impl Compressions {
     fn shared(&mut self, config: &DeviceConfig) -> Result<Arc<Compression>> {
-        let key = (
-            config.algorithm().to_owned(),
-            config.parameters.clone(),
-            config.unit,
-        );
+        // Loaded: of a dictionary its bytes count, and not the name of its file.
+        let parameters = config.parameters.clone().load()?;
+        let key = (config.algorithm().to_owned(), parameters, config.unit);
         if let Some(compression) = self.0.get(&key).and_then(Weak::upgrade) {
             return Ok(compression);
         }

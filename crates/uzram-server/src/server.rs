@@ -1,10 +1,11 @@
 //! A server: devices, their sockets, the control socket, and the thread that maintains stores.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uzram::Result;
+use uzram::{Error, Result};
 
 use crate::attributes;
 use crate::control::{Attributes, BoundControl, Control, Reply, Request};
@@ -12,6 +13,8 @@ use crate::device::{Device, DeviceConfig};
 use crate::maintenance::Maintenance;
 use crate::options::device_config;
 use crate::registry::Registry;
+use crate::sandbox;
+use crate::service::Notifier;
 use crate::state::{Claim, Owner, StateDir};
 
 /// Requests under way have this long to be answered when a server ends: a client may have stopped
@@ -45,6 +48,7 @@ pub struct Server {
     _control: Control,
     _maintenance: Maintenance,
     registry: Arc<Registry>,
+    notifier: Arc<Notifier>,
     _claim: Claim,
 }
 
@@ -72,7 +76,12 @@ impl Server {
         claim.publish(&owner)?;
         let registry = Arc::new(Registry::new(state, owner, inherited)?);
         for config in configs {
-            registry.add(config)?;
+            registry.add(config).map_err(|error| match &config.name {
+                Some(name) if configs.len() > 1 => {
+                    Error::new(error.kind(), format!("{name}: {error}"))
+                }
+                _ => error,
+            })?;
         }
         Ok(Prepared {
             control,
@@ -86,13 +95,25 @@ impl Server {
     /// # Errors
     /// As [`Server::prepare`] and [`Prepared::run`].
     pub fn start(state: &StateDir, configs: &[DeviceConfig]) -> Result<Server> {
-        Server::prepare(state, configs, Vec::new())?.run()
+        Server::prepare(state, configs, Vec::new())?.run(Notifier::default())
     }
 
     /// Its devices now, in the order in which they were added.
     #[must_use]
     pub fn devices(&self) -> Arc<[Arc<Device>]> {
         self.registry.devices()
+    }
+
+    /// The way to the service manager.
+    #[must_use]
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+
+    /// Adds the devices of `configs` that are not there yet and sets the memory limits of those that
+    /// are. Nothing is removed, as content would be lost. What it did, or why not, goes to the log.
+    pub fn apply(&self, configs: &[DeviceConfig]) {
+        self.registry.apply(configs);
     }
 }
 
@@ -103,21 +124,29 @@ impl Prepared {
         self.registry.devices()
     }
 
-    /// Serves.
+    /// Gives up what serving does not need, for ever: see [`sandbox`]. Files in `read` and their
+    /// directories can still be read. To be called from the process's only thread.
+    pub fn confine(&self, read: &[&Path]) {
+        sandbox::enter(&self.registry.needs(read));
+    }
+
+    /// Serves, and says so to `notifier` now and then.
     ///
     /// # Errors
     /// [`Io`](uzram::ErrorKind::Io) if the system gives no thread.
-    pub fn run(self) -> Result<Server> {
+    pub fn run(self, notifier: Notifier) -> Result<Server> {
         let asked = Arc::clone(&self.registry);
         let control = self
             .control
             .serve(Arc::new(move |request: &Request| answer(&asked, request)))?;
-        let maintenance = Maintenance::start(Arc::clone(&self.registry))?;
+        let notifier = Arc::new(notifier);
+        let maintenance = Maintenance::start(Arc::clone(&self.registry), Arc::clone(&notifier))?;
         self.registry.start()?;
         Ok(Server {
             _control: control,
             _maintenance: maintenance,
             registry: self.registry,
+            notifier,
             _claim: self.claim,
         })
     }
@@ -238,6 +267,79 @@ mod tests {
         assert_eq!(names, ["taken"]);
         drop(taken);
         assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn sockets_handed_over_serve_whom_they_are_named_for() {
+        let (temp, state) = state();
+        let socket = |name: &str| {
+            let path = temp.path().join(name);
+            let socket = std::os::unix::net::UnixListener::bind(path).unwrap().into();
+            let name = name.to_owned();
+            Inherited { name, socket }
+        };
+        let inherited = ["a", "nbd", "uzram.socket", "nobody"].map(socket);
+        let mut elsewhere = config("c");
+        elsewhere.endpoint = Some(Endpoint::Unix(temp.path().join("own")));
+        let configs = [config("a"), config("b"), elsewhere];
+        let prepared = Server::prepare(&state, &configs, inherited.into()).unwrap();
+        let served = |device: &Arc<Device>| -> Vec<String> {
+            let paths = device.endpoints().map(|endpoint| match endpoint {
+                Endpoint::Unix(path) => path.file_name().unwrap().to_str().unwrap().to_owned(),
+                Endpoint::Tcp(_) => unreachable!(),
+            });
+            paths.collect()
+        };
+        let served: Vec<_> = prepared.devices().iter().map(served).collect();
+        assert_eq!(
+            served,
+            [vec!["a"], vec!["nbd", "uzram.socket"], vec!["own"]]
+        );
+
+        // One that is served in two places is withdrawn from both or from none.
+        let server = prepared.run(Notifier::default()).unwrap();
+        let device = Arc::clone(&server.devices()[1]);
+        device.reset().unwrap();
+        device.set_read_only(true).unwrap();
+        assert_eq!(device.endpoints().count(), 2);
+        drop(server);
+        assert!(
+            temp.path().join("nbd").exists(),
+            "the path is somebody else's"
+        );
+        assert!(!temp.path().join("own").exists());
+    }
+
+    #[test]
+    fn devices_that_come_and_go_leave_nothing() {
+        let (_temp, state) = state();
+        let server = Server::start(&state, &[]).unwrap();
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let mut before = 0;
+        for round in 0..60 {
+            let name = format!("d{}", round % 3);
+            server.registry.add(&config(&name)).unwrap();
+            if round % 20 == 0 {
+                let twice = server.registry.add(&config(&name)).err().unwrap();
+                assert_eq!(twice.kind(), ErrorKind::Busy);
+            }
+            server.registry.remove(&name).unwrap();
+            let gone = server.registry.remove(&name).unwrap_err();
+            assert_eq!(gone.kind(), ErrorKind::UnknownName);
+            if round == 10 {
+                before = descriptors();
+            }
+        }
+        // Other tests of this process open some, too; sixty rounds of a leak would stand out.
+        assert!(
+            descriptors() < before + 40,
+            "{before} became {}",
+            descriptors()
+        );
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 2);
+        server.registry.end(DRAIN_TIMEOUT);
+        let late = server.registry.add(&config("late")).err().unwrap();
+        assert!(late.to_string().contains("ending"), "{late}");
     }
 
     #[test]

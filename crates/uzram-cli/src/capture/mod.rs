@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::args::CaptureArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{print, warn};
+use crate::signals::Signals;
 use plan::{PAGE_BYTES, RUN_PAGES, Segment};
 use progress::Progress;
 use uzram_server::size::human;
@@ -45,6 +46,8 @@ pub fn run(args: &CaptureArgs) -> Result {
             source.name, source.why_empty
         )));
     }
+    // From here on there is something to clean up.
+    let signals = Signals::catch(false)?;
     let mut corpus = Corpus::create(&args.out)?;
     if args.pid.is_some() {
         warn(&format!(
@@ -53,7 +56,7 @@ pub fn run(args: &CaptureArgs) -> Result {
             source.name
         ));
     }
-    let counts = copy(&source, &runs, &mut corpus)?;
+    let counts = copy(&source, &runs, &mut corpus, &|| signals.is_ending())?;
     if counts.taken == 0 {
         let text = format!(
             "{}: none of its pages could be read; nothing was kept",
@@ -72,12 +75,21 @@ struct Counts {
     unreadable: u64,
 }
 
-fn copy(source: &Source, runs: &[Segment], corpus: &mut Corpus) -> Result<Counts> {
+fn copy(
+    source: &Source,
+    runs: &[Segment],
+    corpus: &mut Corpus,
+    is_ending: &dyn Fn() -> bool,
+) -> Result<Counts> {
     let total: u64 = runs.iter().map(|run| run.bytes / PAGE_BYTES).sum();
     let mut progress = Progress::new(total);
     let mut counts = Counts::default();
     let mut buffer = vec![0; (RUN_PAGES * PAGE_BYTES) as usize];
     for run in runs {
+        if is_ending() {
+            let text = format!("interrupted after {} pages; nothing was kept", counts.taken);
+            return Err(Failure::Failed(text));
+        }
         let pages = &mut buffer[..run.bytes as usize];
         let count = run.bytes / PAGE_BYTES;
         if source.read(run.start, pages, counts.taken)? {
@@ -349,10 +361,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("out");
         let mut corpus = Corpus::create(&path).unwrap();
-        copy(&source, &runs[..1], &mut corpus).unwrap();
+        copy(&source, &runs[..1], &mut corpus, &|| false).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        let error = copy(&source, &runs, &mut corpus).err().unwrap().to_string();
+        let error = copy(&source, &runs, &mut corpus, &|| false)
+            .err()
+            .unwrap()
+            .to_string();
         assert!(
             error.contains("ended after 0 pages; nothing was kept"),
             "{error}"

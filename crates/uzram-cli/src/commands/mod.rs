@@ -7,6 +7,7 @@ pub mod reset;
 pub mod serve;
 pub mod set;
 pub mod stat;
+mod watch;
 
 use std::path::Path;
 
@@ -50,6 +51,19 @@ fn absolute(option: &str, path: &Path) -> Result<std::path::PathBuf> {
         .map_err(|e| Failure::Usage(format!("{option} {}: {e}", path.display())))
 }
 
+/// Codec parameters whose dictionary is found from the server's directory, too.
+fn with_absolute_files(parameters: &str) -> String {
+    let absolute = |word: &str| match word.strip_prefix("dict=") {
+        Some(path) => match std::path::absolute(path) {
+            Ok(path) => format!("dict={}", path.display()),
+            Err(_) => word.to_owned(),
+        },
+        None => word.to_owned(),
+    };
+    let words = parameters.split([',', ' ']).filter(|word| !word.is_empty());
+    words.map(absolute).collect::<Vec<_>>().join(",")
+}
+
 impl DeviceArgs {
     /// The options as the server's table of them names them.
     pub fn options(&self) -> Result<Vec<(&'static str, String)>> {
@@ -65,10 +79,13 @@ impl DeviceArgs {
         };
         let yes = |flag: bool| flag.then(|| "yes".to_owned());
         let given = [
-            ("size", Some(self.size.clone())),
+            ("size", self.size.clone()),
             ("name", self.name.clone()),
             ("algorithm", self.algorithm.clone()),
-            ("algorithm-params", self.algorithm_params.clone()),
+            (
+                "algorithm-params",
+                self.algorithm_params.as_deref().map(with_absolute_files),
+            ),
             ("pool", self.pool.clone()),
             ("mem-limit", self.mem_limit.clone()),
             ("unit", self.unit.clone()),

@@ -5,7 +5,7 @@ use uzram_server::attributes::{Attribute, Group, Measure, TABLE, find, raw_line}
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 
-use super::{StateAt, disk, disks, plain, ratio};
+use super::{StateAt, disk, disks, plain, ratio, watch};
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{Align, bold, columns, print, print_json};
@@ -13,6 +13,9 @@ use crate::output::{Align, bold, columns, print, print_json};
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &StatArgs) -> Result {
     let state = state.open_to_ask()?;
+    if let Some(seconds) = args.watch {
+        return watch::run(&state, args.name.as_deref(), seconds, args.json);
+    }
     let devices = match &args.name {
         Some(name) => vec![disk(&state, name)?],
         None => disks(&state)?

@@ -56,7 +56,7 @@ fn names_of_codecs_pools_and_disks() {
 fn usage() {
     let home = Home::new();
     home.run(&["serve"])
-        .refused(2, "--size <SIZE>; see uzram serve --help");
+        .refused(2, "--size: missing; say how large");
     home.run(&["captur"])
         .refused(2, "a similar subcommand exists: 'capture'");
     home.run(&["list", "x"]).refused(2, "see uzram list --help");
@@ -183,7 +183,7 @@ fn an_insecure_address_is_served_with_a_warning() {
     assert!(
         served
             .stderr()
-            .contains("warning: --insecure: whoever reaches nbd://0.0.0.0:")
+            .contains("warning: insecure: whoever reaches nbd://0.0.0.0:")
     );
 }
 

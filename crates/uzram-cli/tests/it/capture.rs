@@ -185,3 +185,44 @@ fn a_process_of_somebody_else() {
     );
     assert!(!path.exists());
 }
+
+#[test]
+fn an_interrupted_capture_leaves_nothing() {
+    for signal in ["INT", "TERM", "HUP"] {
+        let home = Home::new();
+        let (path, out) = out(&home);
+        // A hole that takes long to copy: 16 GiB.
+        let file = home.dir.path().join("file");
+        std::fs::File::create(&file)
+            .unwrap()
+            .set_len(16 << 30)
+            .unwrap();
+        let args = [
+            "capture",
+            "--file",
+            file.to_str().unwrap(),
+            "--out",
+            &out,
+            "--pages-max",
+            "4194304",
+        ];
+        let mut command = home.command(&args);
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        crate::support::eventually("it copies", || path.exists());
+        let pid = child.id().to_string();
+        Command::new("kill")
+            .args(["-s", signal, &pid])
+            .status()
+            .unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1), "SIG{signal}");
+        assert!(!path.exists(), "SIG{signal} left a part of it");
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+        assert!(said.contains("interrupted after"), "{said}");
+        assert!(said.contains("nothing was kept"), "{said}");
+    }
+}

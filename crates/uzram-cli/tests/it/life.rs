@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 33] = [
     "name",
     "pid",
     "disksize",
@@ -18,6 +18,8 @@ const NAMES: [&str; 31] = [
     "unit",
     "checksum",
     "read_only",
+    "sandbox",
+    "log_level",
     "endpoint",
     "connections",
     "orig_data_size",
@@ -502,4 +504,64 @@ fn disks_of_one_address_are_exports_of_it() {
     drop(b);
     eventually("b is free", || home.run(&["remove", "b"]).status == 0);
     assert!(!socket.exists(), "nobody is left");
+}
+
+#[test]
+fn a_watch_goes_on_until_its_disk_is_gone_or_nobody_reads() {
+    use std::io::BufRead;
+    let home = Home::new();
+    let _served = home.serve(&["--size", "8M", "--name", "d", "--mem-limit", "1M"]);
+    let watch = |args: &[&str]| {
+        let mut command = home.command(&["stat"]);
+        command.args(args).stdout(std::process::Stdio::piped());
+        let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, lines.map(Result::unwrap))
+    };
+    let (mut child, mut lines) = watch(&["d", "--watch=0.1"]);
+    assert!(
+        lines
+            .next()
+            .unwrap()
+            .trim_start()
+            .starts_with("SECONDS  NAME")
+    );
+    let first = lines.next().unwrap();
+    let columns: Vec<_> = first.split_whitespace().collect();
+    assert_eq!(
+        columns[1..],
+        [
+            "d", "0", "B", "-", "0", "B", "0", "B", "1", "MiB", "-", "0", "0"
+        ]
+    );
+    let mut client = NbdClient::connect(&home.state().join("d.nbd"), "d").unwrap();
+    assert_eq!(client.write(0, &[5; 1 << 20]).unwrap(), 0);
+    assert!(
+        lines.by_ref().take(50).any(|line| line.contains(" +")),
+        "no growth was seen"
+    );
+    drop(client);
+    eventually("the client is gone", || {
+        home.run(&["remove", "d"]).status == 0
+    });
+    assert!(lines.count() < 1000);
+    assert_eq!(
+        child.wait().unwrap().code(),
+        Some(1),
+        "it ends with the disk"
+    );
+
+    assert_eq!(home.run(&["add", "--size", "1M", "--name", "e"]).status, 0);
+    let (mut child, mut lines) = watch(&["--watch=0.1", "--json"]);
+    let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+    assert!(line["elapsed_ms"].is_u64() && line["name"] == "e", "{line}");
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0), "nobody reads");
+
+    home.run(&["stat", "--watch=0"])
+        .refused(2, "--watch 0: must be 0.1 to 86400 seconds");
+    home.run(&["stat", "--watch=x"])
+        .refused(2, "invalid value 'x'");
+    home.run(&["stat", "--watch", "--raw"])
+        .refused(2, "cannot be used with");
 }

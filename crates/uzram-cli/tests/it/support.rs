@@ -57,13 +57,7 @@ impl Home {
             .args(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        Served {
-            child,
-            stdout,
-            said: String::new(),
-        }
+        Served::of(command.spawn().unwrap())
     }
 
     pub fn json(&self, args: &[&str]) -> serde_json::Value {
@@ -113,6 +107,16 @@ pub struct Served {
 }
 
 impl Served {
+    /// A server that was started with its output in pipes.
+    pub fn of(mut child: Child) -> Served {
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Served {
+            child,
+            stdout,
+            said: String::new(),
+        }
+    }
+
     /// Reads up to the last line of the welcome; panics with what was said if there is none.
     pub fn wait_until_ready(&mut self) {
         if !self.is_ready() {

@@ -1,82 +1,43 @@
-//! `uzram serve`.
+//! What `uzram serve` says on stdout once clients can connect.
 
-use std::io::{IsTerminal, Read};
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-use signal_hook::consts::{SIGINT, SIGTERM};
 use uzram_frontends::nbd::Endpoint;
+use uzram_server::Device;
 use uzram_server::size::human;
-use uzram_server::{Device, Server};
 
-use super::StateAt;
-use crate::args::{Attach, ServeArgs};
-use crate::failure::{Failure, Result};
-use crate::output::{Align, bold, columns, print, warn};
+use crate::output::{Align, bold, columns};
 
-/// Exit status of a server that a second signal ended with requests unanswered.
-const STATUS_CUT_SHORT: i32 = 1;
-
-/// Runs the command: returns when a signal has ended the server.
-pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
-    let Attach::Nbd = args.attach;
-    let config = args.device.config()?;
-    let signals = Signals::catch()?;
-    let server = Server::start(&state.open()?, &[config])?;
-    for device in server.devices().iter() {
-        if !device.endpoints().all(Endpoint::is_loopback) {
-            let uri = device.uri();
-            warn(&format!(
-                "warning: --insecure: whoever reaches {uri} reads and writes the disk"
-            ));
-        }
-        print(&welcome(device))?;
-    }
-    signals.wait();
-    if std::io::stderr().is_terminal() {
-        warn("ending: requests under way are answered first; once more to end at once");
-    }
-    drop(server);
-    Ok(())
+/// The lines for `devices`: all there is to know and to type for a single one, else a table.
+pub fn welcome(devices: &[std::sync::Arc<Device>]) -> String {
+    let text = match devices {
+        [] => "No disk yet. To make one: uzram add --size 1G\n".to_owned(),
+        [device] => one(device),
+        devices => several(devices),
+    };
+    format!("{text}\nCtrl-C or SIGTERM ends it, and what it holds is lost.\n")
 }
 
-/// SIGINT and SIGTERM: the first one is waited for, the second one ends the process at once.
-struct Signals {
-    caught: UnixStream,
+fn several(devices: &[std::sync::Arc<Device>]) -> String {
+    let row = |device: &std::sync::Arc<Device>| {
+        let size = human(device.store().size_bytes());
+        vec![
+            format!("  {}", device.name()),
+            size,
+            device.store().algorithm().to_owned(),
+            device.uri(),
+        ]
+    };
+    let rows: Vec<_> = devices.iter().map(row).collect();
+    let align = [Align::Left, Align::Right, Align::Left, Align::Left];
+    let process = std::process::id();
+    format!(
+        "{} compressed RAM disks, served by process {process}.\n{}\n{}\n  uzram list\n",
+        devices.len(),
+        columns(&rows, &align),
+        bold("To see what they hold:"),
+    )
 }
 
-impl Signals {
-    fn catch() -> Result<Signals> {
-        let failed = |e: std::io::Error| Failure::Failed(format!("signals: {e}"));
-        let (caught, notify) = UnixStream::pair().map_err(failed)?;
-        let is_second = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal finds the flag clear and sets it.
-            signal_hook::flag::register_conditional_shutdown(
-                signal,
-                STATUS_CUT_SHORT,
-                Arc::clone(&is_second),
-            )
-            .map_err(failed)?;
-            signal_hook::flag::register(signal, Arc::clone(&is_second)).map_err(failed)?;
-            let notify = notify.try_clone().map_err(failed)?;
-            signal_hook::low_level::pipe::register(signal, notify).map_err(failed)?;
-        }
-        Ok(Signals { caught })
-    }
-
-    fn wait(mut self) {
-        let mut byte = [0];
-        while let Err(e) = self.caught.read(&mut byte) {
-            if e.kind() != std::io::ErrorKind::Interrupted {
-                break;
-            }
-        }
-    }
-}
-
-fn welcome(device: &Device) -> String {
+fn one(device: &Device) -> String {
     let store = device.store();
     let limit = match store.mem_limit() {
         0 => "none".to_owned(),
@@ -107,8 +68,7 @@ fn welcome(device: &Device) -> String {
     format!(
         "{} is a compressed RAM disk, served by process {}.\n{}\n\
          {}\n  URI='{}'\n{}\n\
-         {}\n  uzram stat {name}\n\n\
-         Ctrl-C or SIGTERM ends it, and what it holds is lost.\n",
+         {}\n  uzram stat {name}\n",
         bold(name),
         std::process::id(),
         columns(&facts, &[Align::Left, Align::Left]),

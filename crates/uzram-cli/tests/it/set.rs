@@ -1,0 +1,144 @@
+//! `uzram set`: a wrong name, type, range or moment.
+
+use crate::nbd_client::NbdClient;
+use crate::support::{Home, eventually};
+
+#[test]
+fn what_may_change_changes() {
+    let home = Home::new();
+    let _served = home.serve(&["--size", "8M", "--name", "d"]);
+    for (attribute, value, now) in [
+        ("mem_limit", "1M", "1048576"),
+        ("mem_limit", "none", "0"),
+        ("mem_limit", "0", "0"),
+        ("read_only", "yes", "1"),
+        ("read_only", "off", "0"),
+        ("log_level", "debug", "debug"),
+        ("log_level", "WARN", "warn"),
+        ("mem_used_max", "0", "0"),
+    ] {
+        let ran = home.run(&["set", "d", attribute, value]);
+        let said = format!("d: {attribute} is {now}\n");
+        assert_eq!((ran.status, ran.stdout), (0, said), "{attribute} {value}");
+    }
+    assert_eq!(home.run(&["set", "d", "reset", "1"]).status, 0);
+}
+
+#[test]
+fn wrong_names_are_answered_with_the_nearest_one() {
+    let home = Home::new();
+    let _served = home.serve(&["--size", "8M", "--name", "disk"]);
+    for (attribute, said) in [
+        (
+            "memlimit",
+            "no attribute \"memlimit\"; did you mean mem_limit?",
+        ),
+        ("mem-limit", "did you mean mem_limit?"),
+        ("disksise", "did you mean disksize?"),
+        (
+            "colour",
+            "writable are: reset, read_only, log_level, mem_limit, mem_used_max",
+        ),
+        ("", "writable are: "),
+        ("\u{1b}[31m", "no attribute \"\\u{1b}[31m\""),
+    ] {
+        home.run(&["set", "disk", attribute, "1"]).refused(1, said);
+    }
+    home.run(&["set", "disc", "mem_limit", "1"])
+        .refused(1, "did you mean disk?");
+    home.run(&["set", "a/b", "mem_limit", "1"])
+        .refused(2, "name \"a/b\"");
+}
+
+#[test]
+fn what_is_fixed_says_why() {
+    let home = Home::new();
+    let _served = home.serve(&["--size", "8M", "--name", "d"]);
+    for (attribute, said) in [
+        ("name", "clients know the disk by it"),
+        (
+            "disksize",
+            "it was fixed when the disk was made; add another disk",
+        ),
+        ("comp_algorithm", "it was fixed when the disk was made"),
+        ("unit", "it was fixed when the disk was made"),
+        ("checksum", "it was fixed when the disk was made"),
+        ("pid", "it is its server's"),
+        ("sandbox", "it is its server's"),
+        ("connections", "it counts clients"),
+        ("initstate", "a disk is ready as soon as it exists"),
+        (
+            "orig_data_size",
+            "it says what the disk holds; uzram reset empties it",
+        ),
+        (
+            "compr_ratio",
+            "it says what the disk holds; uzram reset empties it",
+        ),
+        (
+            "failed_writes",
+            "it counts what happened; uzram reset starts it afresh",
+        ),
+    ] {
+        home.run(&["set", "d", attribute, "1"])
+            .refused(1, &format!("attribute {attribute} is read-only: {said}"));
+    }
+}
+
+#[test]
+fn wrong_values_are_refused_and_change_nothing() {
+    let home = Home::new();
+    let _served = home.serve(&["--size", "8M", "--name", "d", "--mem-limit", "1M"]);
+    let before = home.json(&["stat", "d", "--json"]);
+    for (attribute, value, said) in [
+        ("mem_limit", "lots", "not a number"),
+        ("mem_limit", "", "empty"),
+        ("mem_limit", "-1", "negative"),
+        ("mem_limit", "1.5X", "unknown suffix"),
+        ("mem_limit", "16E", "over 2^64"),
+        ("mem_limit", "1GB", "powers of 10 or of 2"),
+        ("mem_used_max", "1", "only 0 can be written"),
+        ("read_only", "maybe", "write yes or no"),
+        ("read_only", "2", "write yes or no"),
+        (
+            "log_level",
+            "loud",
+            "write off, error, warn, info, debug or trace",
+        ),
+        ("reset", "0", "write 1"),
+        ("reset", "yes", "write 1"),
+    ] {
+        home.run(&["set", "d", attribute, "--", value])
+            .refused(1, said);
+    }
+    assert_eq!(home.json(&["stat", "d", "--json"]), before);
+}
+
+#[test]
+fn a_disk_in_use_keeps_what_its_clients_were_told() {
+    let home = Home::new();
+    let _served = home.serve(&["--size", "8M", "--name", "d"]);
+    let socket = home.state().join("d.nbd");
+    let mut client = NbdClient::connect(&socket, "d").unwrap();
+    home.run(&["set", "d", "read_only", "1"])
+        .refused(1, "d: 1 client is connected");
+    home.run(&["set", "d", "reset", "1"])
+        .refused(1, "d: 1 client is connected");
+    assert_eq!(
+        client.write(0, &[7; 4096]).unwrap(),
+        0,
+        "it still takes writes"
+    );
+    assert_eq!(
+        home.run(&["set", "d", "mem_limit", "1M"]).status,
+        0,
+        "this may change any time"
+    );
+    drop(client);
+    eventually("the client is gone", || {
+        home.run(&["set", "d", "read_only", "1"]).status == 0
+    });
+    let mut client = NbdClient::connect(&socket, "d").unwrap();
+    assert_eq!(client.write(0, &[8; 4096]).unwrap(), 1, "EPERM");
+    assert_eq!(client.read(0, 4096).unwrap(), vec![7; 4096]);
+}

@@ -1,0 +1,303 @@
+//! The configuration file of a server: TOML, a section a device, `[server]` for the server itself.
+//!
+//! Keys are the options of a device (as the command line's flags) and those of zram-generator.conf(5)
+//! that mean something here. What it has and this server cannot do is refused with the remedy, never
+//! ignored: somebody counts on it.
+
+mod expression;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use uzram::{Error, ErrorKind, Result};
+
+use crate::device::DeviceConfig;
+use crate::nearest::{remedy, shown};
+use crate::options::{self, boolean, device_config};
+use crate::state::check_name;
+
+/// Longest configuration file, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The section that is no device.
+const SERVER_SECTION: &str = "server";
+/// zram-generator's size where a section names none.
+const ZRAM_SIZE_DEFAULT: &str = "min(ram / 2, 4096)";
+
+/// Keys of `[server]`.
+const SERVER_KEYS: [&str; 2] = ["log-level", "sandbox"];
+/// zram-generator's keys that mean something here.
+const GENERATOR_KEYS: [&str; 4] = [
+    "zram-size",
+    "zram-resident-limit",
+    "compression-algorithm",
+    "host-memory-limit",
+];
+
+/// Keys that zram-generator knows and this server refuses, and why.
+const REFUSED_KEYS: [(&str, &str); 9] = [
+    (
+        "writeback-device",
+        "pages are not written back to a disk here; remove the line",
+    ),
+    ("swap-priority", NO_SWAP),
+    ("mount-point", NO_MOUNT),
+    ("fs-type", NO_MOUNT),
+    (
+        "options",
+        "nothing is mounted or swapped on here, so there are no options to it; remove the line",
+    ),
+    (
+        "zram-fraction",
+        "deprecated by zram-generator too; write zram-size = \"ram * FRACTION\"",
+    ),
+    (
+        "max-zram-size",
+        "deprecated by zram-generator too; write zram-size = \"min(ram / 2, MAX)\"",
+    ),
+    (
+        "memory-limit",
+        "deprecated by zram-generator too; write host-memory-limit",
+    ),
+    (
+        "name",
+        "the section's title is the name; rename the section",
+    ),
+];
+
+const NO_SWAP: &str = "a server makes no swap area; remove the line, and attach the disk with \
+                       nbd-client, mkswap and swapon -p where the kernel has nbd";
+const NO_MOUNT: &str = "a server mounts nothing; remove the line, and attach the disk with \
+                        nbd-client, mkfs and mount where the kernel has nbd";
+
+/// A configuration, checked.
+#[derive(Debug, Default)]
+pub struct Config {
+    /// `log-level` of `[server]`, unchecked: the levels belong to whoever logs.
+    pub log_level: Option<String>,
+    /// `sandbox` of `[server]`.
+    pub sandbox: Option<bool>,
+    /// The devices in the file's order, each with a name.
+    pub devices: Vec<DeviceConfig>,
+    /// Devices left out because the machine has more memory than their `host-memory-limit`.
+    pub left_out: Vec<String>,
+}
+
+impl Config {
+    /// Reads the file at `path` for a machine with `ram_bytes`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if it cannot be read; [`ErrorKind::InvalidInput`] with file, line, section
+    /// and key.
+    pub fn read(path: &Path, ram_bytes: u64) -> Result<Config> {
+        let shown = path.display();
+        let failed = |e| Error::new(ErrorKind::Io, shown.to_string()).with_source(e);
+        let mut text = String::new();
+        let mut file = File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1);
+        file.read_to_string(&mut text).map_err(failed)?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            let text = format!("{shown}: over {FILE_BYTES_MAX} bytes; not a configuration");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        Config::parse(&text, ram_bytes).map_err(|wrong| {
+            let line = text
+                .get(..wrong.offset)
+                .unwrap_or(&text)
+                .matches('\n')
+                .count()
+                + 1;
+            let text = format!("{shown}:{line}: {}", wrong.why);
+            Error::new(ErrorKind::InvalidInput, text)
+        })
+    }
+
+    fn parse(text: &str, ram_bytes: u64) -> Result<Config, Wrong> {
+        let document = DeTable::parse(text).map_err(|error| Wrong {
+            offset: error.span().map_or(0, |span| span.start),
+            why: error.message().to_owned(),
+        })?;
+        let mut sections: Vec<_> = document.get_ref().iter().collect();
+        sections.sort_by_key(|(title, _)| title.span().start);
+        let mut config = Config::default();
+        for (title, section) in sections {
+            let name = title.get_ref().as_ref();
+            let wrong = |why: String| Wrong::at(title.span().start, name, why);
+            let Some(keys) = section.get_ref().as_table() else {
+                let text = "a key outside of a section; put it below [NAME] of a disk".into();
+                return Err(wrong(text));
+            };
+            if name == SERVER_SECTION {
+                config.read_server(keys)?;
+                continue;
+            }
+            check_name(name).map_err(|error| wrong(error.to_string()))?;
+            let section = Section { name, keys };
+            match section.device(ram_bytes, title.span().start)? {
+                Some(device) => config.devices.push(device),
+                None => config.left_out.push(name.to_owned()),
+            }
+        }
+        Ok(config)
+    }
+
+    fn read_server(&mut self, keys: &DeTable<'_>) -> Result<(), Wrong> {
+        for (key, value) in keys {
+            let name = key.get_ref().as_ref();
+            let wrong = |why: String| Wrong::in_key(key, SERVER_SECTION, why);
+            let value = text_of(value).map_err(wrong)?;
+            match name {
+                "log-level" => self.log_level = Some(value),
+                "sandbox" => {
+                    let is_on = boolean(&value).map_err(|e| wrong(e.to_string()))?;
+                    self.sandbox = Some(is_on);
+                }
+                _ => return Err(wrong(format!("unknown{}", remedy(name, &SERVER_KEYS)))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong, and at which byte of the file.
+#[derive(Debug)]
+struct Wrong {
+    offset: usize,
+    why: String,
+}
+
+impl Wrong {
+    fn at(offset: usize, section: &str, why: String) -> Wrong {
+        let why = format!("[{}]: {why}", shown(section));
+        Wrong { offset, why }
+    }
+
+    fn in_key(key: &Spanned<impl AsRef<str>>, section: &str, why: String) -> Wrong {
+        let (section, name) = (shown(section), shown(key.get_ref().as_ref()));
+        Wrong {
+            offset: key.span().start,
+            why: format!("[{section}] {name}: {why}"),
+        }
+    }
+}
+
+/// The section of a device.
+struct Section<'a> {
+    name: &'a str,
+    keys: &'a DeTable<'a>,
+}
+
+impl Section<'_> {
+    /// The device, or `None` if this machine has too much memory for it.
+    fn device(&self, ram_bytes: u64, offset: usize) -> Result<Option<DeviceConfig>, Wrong> {
+        let mut options = vec![("name", self.name.to_owned())];
+        let mut is_wanted = true;
+        let mut keys: Vec<_> = self.keys.iter().collect();
+        keys.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in keys {
+            let wrong = |why: String| Wrong::in_key(key, self.name, why);
+            let name = key.get_ref().as_ref();
+            let value = text_of(value).map_err(wrong)?;
+            let added = match name {
+                "host-memory-limit" => {
+                    is_wanted = is_below(&value, ram_bytes).map_err(wrong)?;
+                    continue;
+                }
+                _ => translate(name, value, ram_bytes).map_err(wrong)?,
+            };
+            for (option, value) in added {
+                if options.iter().any(|(known, _)| *known == option) {
+                    return Err(wrong(format!("{option} is given twice, under two names")));
+                }
+                // Checked by itself first, so that the error has this line and key.
+                options::check(option, &value).map_err(|e| wrong(e.to_string()))?;
+                options.push((option, value));
+            }
+        }
+        if !options.iter().any(|(option, _)| *option == "size") {
+            let bytes = expression::bytes(ZRAM_SIZE_DEFAULT, ram_bytes);
+            let bytes = bytes.map_err(|e| Wrong::at(offset, self.name, e.to_string()))?;
+            options.push(("size", bytes.to_string()));
+        }
+        let options = options
+            .iter()
+            .map(|(option, value)| (*option, value.as_str()));
+        let config = device_config(options);
+        let config = config.map_err(|e| Wrong::at(offset, self.name, e.to_string()))?;
+        Ok(is_wanted.then_some(config))
+    }
+}
+
+/// The options of ours that a key means.
+fn translate(
+    key: &str,
+    value: String,
+    ram_bytes: u64,
+) -> Result<Vec<(&'static str, String)>, String> {
+    if let Some((_, why)) = REFUSED_KEYS.iter().find(|(refused, _)| *refused == key) {
+        return Err((*why).to_owned());
+    }
+    if let Some(option) = options::names().find(|option| *option == key) {
+        return Ok(vec![(option, value)]);
+    }
+    let bytes = |value: &str| {
+        expression::bytes(value, ram_bytes)
+            .map(|bytes| bytes.to_string())
+            .map_err(|e| e.to_string())
+    };
+    match key {
+        "zram-size" => Ok(vec![("size", bytes(&value)?)]),
+        "zram-resident-limit" => Ok(vec![("mem-limit", bytes(&value)?)]),
+        "compression-algorithm" => algorithm(&value),
+        _ if key.starts_with("set!") => {
+            Err("a server runs no programs to find values; write the value".into())
+        }
+        _ => {
+            let known: Vec<&str> = options::names().chain(GENERATOR_KEYS).collect();
+            Err(format!("unknown key{}", remedy(key, &known)))
+        }
+    }
+}
+
+/// `zstd` or `zstd(level=3)`. zram-generator takes a list, whose rest is for recompression.
+fn algorithm(text: &str) -> Result<Vec<(&'static str, String)>, String> {
+    let text = text.trim();
+    if text.contains(char::is_whitespace) {
+        return Err(format!(
+            "{:?}: pages are not recompressed with further algorithms here; name one",
+            shown(text)
+        ));
+    }
+    let Some((name, parameters)) = text.split_once('(') else {
+        return Ok(vec![("algorithm", text.to_owned())]);
+    };
+    let Some(parameters) = parameters.strip_suffix(')') else {
+        return Err(format!("{:?}: write NAME or NAME(level=N)", shown(text)));
+    };
+    let parameters = ("algorithm-params", parameters.to_owned());
+    Ok(vec![("algorithm", name.to_owned()), parameters])
+}
+
+/// Whether a machine with `ram_bytes` is within zram-generator's `host-memory-limit`, in MiB.
+fn is_below(value: &str, ram_bytes: u64) -> Result<bool, String> {
+    if value == "none" {
+        return Ok(true);
+    }
+    let limit_bytes = expression::bytes(value, ram_bytes).map_err(|e| e.to_string())?;
+    Ok(ram_bytes <= limit_bytes)
+}
+
+/// A value as the command line would have it.
+fn text_of(value: &Spanned<DeValue<'_>>) -> Result<String, String> {
+    match value.get_ref() {
+        DeValue::String(text) => Ok(text.clone().into_owned()),
+        DeValue::Integer(number) => Ok(number.to_string()),
+        DeValue::Float(number) => Ok(number.to_string()),
+        DeValue::Boolean(truth) => Ok(truth.to_string()),
+        other => Err(format!(
+            "is {}; must be a string, a number, true or false",
+            other.type_str()
+        )),
+    }
+}
