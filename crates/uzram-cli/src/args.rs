@@ -39,6 +39,7 @@ pub enum Command {
     Set(SetArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
+    Btt(BttArgs),
     Bench(BenchArgs),
 }
 
@@ -50,11 +51,12 @@ Examples:
   uzram serve --size 50% --algorithm zstd --mem-limit 512M --name scratch
   uzram serve --size 4G --socket /tmp/disk.sock
   uzram serve --size 4G --listen 127.0.0.1:10809
+  uzram serve --device pmem --path /mnt/dax/disk --size 1G
   uzram serve --config /etc/uzram/uzram.toml
 
 It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or
 SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
-the disk held survives.
+the disk held survives, unless --device keeps it in a file.
 
 A configuration file has a section a disk, whose keys are the options above; zram-generator's
 zram-size, zram-resident-limit, compression-algorithm and host-memory-limit are understood too:
@@ -96,6 +98,13 @@ pub struct DeviceArgs {
     /// Size of the disk; memory is taken only for what is written (64M, 1.5G, 50%)
     #[arg(long)]
     pub size: Option<String>,
+    /// What keeps the data: zram (compressed memory), brd (memory as it is), pmem (a file) or btt (a
+    /// file with atomic sectors) [default: zram]
+    #[arg(long, value_name = "KIND")]
+    pub device: Option<String>,
+    /// The file of a pmem or btt; a missing pmem is made with --size
+    #[arg(long, value_name = "FILE")]
+    pub path: Option<PathBuf>,
     /// Name of the disk and of its NBD export [default: the first free uzram0, uzram1, …]
     #[arg(long)]
     pub name: Option<String>,
@@ -266,6 +275,97 @@ pub struct CaptureArgs {
     /// Most pages of 4 KiB to take
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub pages_max: u64,
+}
+
+/// Make, check or repair a Block Translation Table: atomic sectors in a file or on persistent memory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram btt create disk.btt --size 1G
+  uzram serve --device btt --path disk.btt
+  uzram btt check disk.btt
+  uzram btt repair disk.btt
+
+The format is that of the UEFI specification and of Linux: `uzram btt create /dev/pmem0` makes what
+the kernel takes as a sector-mode namespace when it sees the device next, and a table that Linux made
+can be served. After a power cut each sector has its old or its new content.")]
+pub struct BttArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: BttCommand,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum BttCommand {
+    Create(BttCreateArgs),
+    Check(BttCheckArgs),
+    Repair(BttRepairArgs),
+}
+
+/// Make an empty table
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram btt create disk.btt --size 1G
+  uzram btt create /dev/pmem0 --sector-size 512 --force
+
+About 1/1000 of the file (1/100 with sectors of 512 bytes) is the table; the rest is the disk.")]
+pub struct BttCreateArgs {
+    /// The file, block device or DAX device
+    pub file: PathBuf,
+    /// Size of a new file, table and all (at least 16M + 4K)
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+    /// What is written in one piece, whatever happens: 512 or 4K
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    pub sector_size: String,
+    /// Version of the layout
+    #[arg(long, value_enum, default_value_t = BttLayout::V1_1)]
+    pub layout: BttLayout,
+    /// Take a file that holds something, which is lost
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Versions of the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BttLayout {
+    /// Linux's, after 4096 free bytes
+    #[value(name = "1.1")]
+    V1_1,
+    /// The UEFI specification's, from the start (Linux wants a namespace label for it)
+    #[value(name = "2.0")]
+    V2_0,
+}
+
+/// Say whether a table is sound: exit status 0, or 1 if it is not
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram btt check disk.btt
+  uzram btt check disk.btt --json
+
+Nothing is changed. What a power cut leaves half done is no problem: the next start finishes it.")]
+pub struct BttCheckArgs {
+    /// The file, block device or DAX device
+    pub file: PathBuf,
+    /// As JSON: an object, numbers raw
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Mend what is wrong with a table
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram btt check disk.btt || uzram btt repair disk.btt
+
+Sectors whose place cannot be trusted become unreadable until they are written again; none becomes
+zeroes or another sector's content. Make a copy of the file first.")]
+pub struct BttRepairArgs {
+    /// The file, block device or DAX device
+    pub file: PathBuf,
 }
 
 /// Measure uzram on your pages, against its peers on this machine

@@ -43,6 +43,7 @@ fn run(cli: Cli) -> Result {
         Command::Stat(args) => commands::stat::run(state, &args),
         Command::Set(args) => commands::set::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
+        Command::Btt(args) => commands::btt::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }

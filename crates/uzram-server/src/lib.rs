@@ -7,7 +7,8 @@
 //! control      the protocol of the control socket, both ends
 //! attributes   the attribute table; the command line and JSON only render it
 //! options      what a device can be told to be; flags, files and `add` are read there
-//! device       a store under a name
+//! backing      what a device keeps its data in: a store, plain memory, a file
+//! device       all that under a name
 //! place        a socket with the devices that it offers
 //! config       the configuration file
 //! registry     the devices of a server, coming and going
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attributes;
+mod backing;
 pub mod config;
 pub mod control;
 mod device;
@@ -35,5 +37,6 @@ pub mod service;
 pub mod size;
 pub mod state;
 
+pub use backing::DeviceKind;
 pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig};
 pub use server::{Inherited, Prepared, Server};

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::thread;
 use std::time::Duration;
 
-use uzram::{Compression, Error, ErrorKind, Parameters, Result, Unit};
+use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
+use crate::backing::Backing;
 use crate::device::{Device, DeviceConfig};
 use crate::nearest::shown;
 use crate::place::Place;
@@ -121,10 +122,12 @@ impl Registry {
             let uri = device.uri();
             log::warn!("insecure: whoever reaches {uri} reads and writes the disk");
         }
-        let (name, size) = (device.name(), human(device.store().size_bytes()));
+        let (name, size) = (device.name(), human(device.size_bytes()));
         log::info!(
             "{name}: {size}, {}, at {}",
-            device.store().algorithm(),
+            device
+                .store()
+                .map_or(device.kind().name(), Store::algorithm),
             device.uri()
         );
         Ok(device)
@@ -253,14 +256,14 @@ fn unknown(name: &str) -> Error {
 impl Changing {
     /// All or nothing: what was made before a failure goes again.
     fn make(&mut self, config: &DeviceConfig) -> Result<(Device, Claim)> {
-        let compression = self.compressions.shared(config);
-        let store = config.build(compression.map_err(|error| self.explain_file(error))?)?;
+        let backing = Backing::build(config, || self.compressions.shared(config));
+        let backing = backing.map_err(|error| self.explain_file(error))?;
         let mut claim = match &config.name {
             Some(name) => self.state.claim(name)?,
             None => self.state.claim_free()?,
         };
         let places = self.places_for(claim.name(), config.endpoint.as_ref())?;
-        let device = Device::new(claim.name(), store, config, places.clone())?;
+        let device = Device::new(claim.name(), backing, config, places.clone())?;
         if self.phase == Phase::Serving {
             places.iter().try_for_each(|place| place.start())?;
         }

@@ -1,6 +1,7 @@
 //! One file a command; what they share is asking the servers of the state directory.
 
 pub mod add;
+pub mod btt;
 pub mod list;
 pub mod remove;
 pub mod reset;
@@ -51,6 +52,13 @@ fn absolute(option: &str, path: &Path) -> Result<std::path::PathBuf> {
         .map_err(|e| Failure::Usage(format!("{option} {}: {e}", path.display())))
 }
 
+/// The same, to be sent.
+fn absolute_text(option: &str, path: &Path) -> Result<String> {
+    let path = absolute(option, path)?.into_os_string();
+    path.into_string()
+        .map_err(|path| Failure::Usage(format!("{option} {}: must be UTF-8", path.display())))
+}
+
 /// Codec parameters whose dictionary is found from the server's directory, too.
 fn with_absolute_files(parameters: &str) -> String {
     let absolute = |word: &str| match word.strip_prefix("dict=") {
@@ -67,19 +75,16 @@ fn with_absolute_files(parameters: &str) -> String {
 impl DeviceArgs {
     /// The options as the server's table of them names them.
     pub fn options(&self) -> Result<Vec<(&'static str, String)>> {
-        let socket = match &self.socket {
-            Some(path) => Some(absolute("--socket", path)?),
-            None => None,
+        let path = |option, path: &Option<std::path::PathBuf>| match path {
+            Some(path) => absolute_text(option, path).map(Some),
+            None => Ok(None),
         };
-        let socket = match socket.map(std::path::PathBuf::into_os_string) {
-            Some(path) => Some(path.into_string().map_err(|path| {
-                Failure::Usage(format!("--socket {}: must be UTF-8", path.display()))
-            })?),
-            None => None,
-        };
+        let socket = path("--socket", &self.socket)?;
         let yes = |flag: bool| flag.then(|| "yes".to_owned());
         let given = [
             ("size", self.size.clone()),
+            ("device", self.device.clone()),
+            ("path", path("--path", &self.path)?),
             ("name", self.name.clone()),
             ("algorithm", self.algorithm.clone()),
             (

@@ -9,6 +9,7 @@ mod capture;
 mod clients;
 mod config;
 mod control_socket;
+mod devices;
 mod life;
 mod log;
 mod nbd_client;
