@@ -51,8 +51,9 @@ pub use codec::{
 };
 pub use config::StoreBuilder;
 pub use device::{
-    Bio, BlockDevice, Brd, Btt, BttProblem, BttReport, BttVersion, Geometry, PageTransfer,
-    Persistence, Pmem, PmemFile, Zram,
+    AllocatedBio, Bio, BioPool, BlockDevice, Brd, Btt, BttProblem, BttReport, BttVersion,
+    CompletedBio, Direction, EndIo, Geometry, PageBuffer, PageTransfer, Persistence, Pmem,
+    PmemFile, Waiter, Zram,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use page::{PageIndex, Unit, Zeroing};

@@ -5,6 +5,7 @@ mod btt;
 mod medium;
 mod parts;
 mod pmem;
+mod queue;
 mod turns;
 mod zram;
 
@@ -15,6 +16,7 @@ pub use brd::Brd;
 pub use btt::{Btt, BttProblem, BttReport, BttVersion};
 pub use medium::{Persistence, PmemFile};
 pub use pmem::Pmem;
+pub use queue::{AllocatedBio, BioPool, CompletedBio, Direction, EndIo, PageBuffer, Waiter};
 pub use zram::Zram;
 
 /// Size of the page that [`BlockDevice::rw_page`] moves, in bytes: the system's, whatever a store's
@@ -99,7 +101,8 @@ pub enum PageTransfer<'a> {
     Write(&'a [u8; PAGE_BYTES]),
 }
 
-/// A block device that completes each request before `submit` returns.
+/// A block device. There are three ways to hand it a page: [`rw_page`](BlockDevice::rw_page), a [`Bio`] on the
+/// stack, which is complete when `submit` returns, and an [`AllocatedBio`], which may be completed later.
 ///
 /// Implementations take requests from any number of threads at once. Overlapping requests that run
 /// at the same time take effect page by page (sector by sector where sectors are smaller) in some
@@ -126,6 +129,19 @@ pub trait BlockDevice: Send + Sync {
             PageTransfer::Read(buffer) => Bio::Read { offset, buffer },
             PageTransfer::Write(data) => Bio::Write { offset, data },
         })
+    }
+
+    /// Takes a request, and completes it before it returns or later from any thread.
+    fn queue(&self, mut bio: AllocatedBio) {
+        let result = self.rw_page(bio.page(), bio.transfer());
+        bio.complete(result);
+    }
+
+    /// Whether a page moves at the speed of memory: then waiting for it costs less than giving the CPU
+    /// away, and a request on the stack or none at all will do. Otherwise [`BlockDevice::queue`] is
+    /// the way.
+    fn is_synchronous(&self) -> bool {
+        true
     }
 }
 

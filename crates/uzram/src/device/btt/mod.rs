@@ -292,6 +292,10 @@ impl BlockDevice for Btt {
         }
     }
 
+    fn is_synchronous(&self) -> bool {
+        !self.medium.waits_for_disk()
+    }
+
     fn rw_page(&self, page: PageIndex, transfer: PageTransfer<'_>) -> Result<()> {
         let offset = page.0.saturating_mul(PAGE_BYTES as u64);
         check_range(offset, PAGE_BYTES as u64, self.size_bytes)?;

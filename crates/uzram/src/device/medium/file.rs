@@ -285,6 +285,10 @@ impl Medium for PmemFile {
         self.is_read_only
     }
 
+    fn waits_for_disk(&self) -> bool {
+        self.persistence == Persistence::System
+    }
+
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.check(offset, buffer.len() as u64)?;
         match &self.access {

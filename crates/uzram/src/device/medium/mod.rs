@@ -31,6 +31,9 @@ pub(super) trait Medium: Send + Sync + fmt::Debug {
     /// Whether it takes no stores.
     fn is_read_only(&self) -> bool;
 
+    /// Whether a fence waits for a disk.
+    fn waits_for_disk(&self) -> bool;
+
     /// Fills `buffer` from `offset` on.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 

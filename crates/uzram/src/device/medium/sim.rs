@@ -233,6 +233,10 @@ impl Medium for std::sync::Arc<Sim> {
         false
     }
 
+    fn waits_for_disk(&self) -> bool {
+        false
+    }
+
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let (first, second) = buffer.split_at_mut(buffer.len() / 2);
         self.load(offset, first)?;
