@@ -11,7 +11,7 @@ use crate::machine::{self, Machine};
 use crate::peers::Peer;
 use crate::report::{self, Findings, Report};
 use crate::stop::Stop;
-use crate::suite::{self, Options, Schedule};
+use crate::suite::{self, Options, Schedule, iopaths};
 
 /// Threads at most, on machines with so many CPUs.
 const THREADS_MAX: usize = 64;
@@ -36,6 +36,25 @@ pub enum Args {
     /// a generator like fio's buffer_compress_percentage=50 refill_buffers. Peers: nbdkit-memory,
     /// nbdkit-zstd.
     Nbd(SuiteArgs),
+    /// RAM devices under swap: brd, pmem, btt and zram, each by rw_page, on-stack and allocated bio
+    ///
+    /// First random pages of 1 GiB against memcpy (1 GiB more, and files as large), then what a path
+    /// costs to a device that does nothing, then a program with more pages than memory that swaps
+    /// to each device by each path. What was published about the kernel's stands beside; a
+    /// difference counts only if every run agrees. Pages come from the first corpus, zram's codec
+    /// is the first algorithm. Instructions are counted if valgrind is there.
+    Iopaths(IopathsArgs),
+}
+
+/// What the suite `iopaths` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct IopathsArgs {
+    /// What every suite takes
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// The swapping program
+    #[command(flatten)]
+    pub load: iopaths::LoadArgs,
 }
 
 /// What every suite takes.
@@ -72,10 +91,14 @@ pub struct SuiteArgs {
 /// # Errors
 /// [`Error::Usage`] before anything is measured if the arguments cannot be, else what failed.
 pub fn run(args: Args) -> Result<()> {
-    let (suite, args) = match args {
-        Args::Store(args) => (Suite::Store, args),
-        Args::Nbd(args) => (Suite::Nbd, args),
+    let (suite, args, load) = match args {
+        Args::Store(args) => (Suite::Store, args, None),
+        Args::Nbd(args) => (Suite::Nbd, args, None),
+        Args::Iopaths(args) => (Suite::Iopaths, args.suite, Some(args.load)),
     };
+    if let Some(counted) = load.as_ref().and_then(iopaths::count_calls) {
+        return counted;
+    }
     let options = options(suite, &args)?;
     // Found out now rather than after minutes of measuring.
     check_writable("json", args.json.as_deref())?;
@@ -85,9 +108,10 @@ pub fn run(args: Args) -> Result<()> {
     }
     let machine = Machine::survey();
     let mut findings = Findings::default();
-    let measured = match suite {
-        Suite::Store => suite::store::run(&options, &mut findings),
-        Suite::Nbd => suite::nbd::run(&options, &mut findings),
+    let measured = match (suite, load) {
+        (Suite::Store, _) => suite::store::run(&options, &mut findings),
+        (Suite::Iopaths, Some(load)) => iopaths::run(&options, &load, &mut findings),
+        (Suite::Nbd | Suite::Iopaths, _) => suite::nbd::run(&options, &mut findings),
     };
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
     let measured = options.stop.check().and(measured);
@@ -123,6 +147,7 @@ fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
 enum Suite {
     Store,
     Nbd,
+    Iopaths,
 }
 
 impl Suite {
@@ -130,6 +155,7 @@ impl Suite {
         match self {
             Suite::Store => "store",
             Suite::Nbd => "nbd",
+            Suite::Iopaths => "iopaths",
         }
     }
 
@@ -137,6 +163,8 @@ impl Suite {
         match self {
             Suite::Store => &Peer::STORE,
             Suite::Nbd => &Peer::NBD,
+            // memcpy is no choice here.
+            Suite::Iopaths => &[],
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The suites, and what they share: options, how long to measure, where to pin.
 
+pub(crate) mod iopaths;
 pub(crate) mod nbd;
 pub(crate) mod store;
 
