@@ -30,6 +30,12 @@ pub enum Args {
     /// raw-codec, memcpy, kernel-zram (a free /dev/zram* is set up and reset afterwards; one in
     /// use is never touched; needs root).
     Store(SuiteArgs),
+    /// The codecs: time a page and density, beside their libraries alone and a copy
+    ///
+    /// Up to 4096 pages of each corpus, each timed by itself, in one thread pinned to a CPU; the ratio
+    /// with and without the pool's rounding; a matrix of jobs through the interface and past it; what
+    /// the store's early rejection of random pages costs and gains. Peers: bare-library, memcpy.
+    Codecs(SuiteArgs),
     /// The server: 4 KiB random reads and writes over NBD, beside nbdkit's RAM disks
     ///
     /// Each server is a process of its own. Buffers come from the corpora, and in a last block from
@@ -44,6 +50,15 @@ pub enum Args {
     /// difference counts only if every run agrees. Pages come from the first corpus, zram's codec
     /// is the first algorithm. Instructions are counted if valgrind is there.
     Iopaths(IopathsArgs),
+    /// The allocators: every pool, malloc and mimalloc; density and latencies
+    ///
+    /// First the published comparison of ztree, zsmalloc, z3fold and zbud is done again: two streams
+    /// of writes and reads on disks of 1000, 1500 and 2048 MiB. Then objects of the sizes that the
+    /// corpora compress to are stored, 16384 to 1048576 of them: bytes of memory a stored byte after
+    /// a fill, after ten random overwrites of everything, after half is discarded, and what goes
+    /// back; insert, remove and access beyond a plain copy. The amount of work is fixed, so there is
+    /// no --seconds; it takes up to 3 GiB of memory. Peers: malloc, mimalloc.
+    Pools(SuiteArgs),
 }
 
 /// What the suite `iopaths` takes.
@@ -66,7 +81,7 @@ pub struct SuiteArgs {
     /// A peer to measure against; repeatable. Default: all of the suite's
     #[arg(long = "against", value_name = "PEER")]
     pub peers: Vec<String>,
-    /// An algorithm; repeatable. Default: all
+    /// An algorithm; repeatable. Default: all; for pools lz4 and zstd
     #[arg(long = "algorithm", value_name = "NAME")]
     pub algorithms: Vec<String>,
     /// Threads of the case with several, at most one a CPU; 1 leaves it out. Default: 2 if possible
@@ -93,7 +108,9 @@ pub struct SuiteArgs {
 pub fn run(args: Args) -> Result<()> {
     let (suite, args, load) = match args {
         Args::Store(args) => (Suite::Store, args, None),
+        Args::Codecs(args) => (Suite::Codecs, args, None),
         Args::Nbd(args) => (Suite::Nbd, args, None),
+        Args::Pools(args) => (Suite::Pools, args, None),
         Args::Iopaths(args) => (Suite::Iopaths, args.suite, Some(args.load)),
     };
     if let Some(counted) = load.as_ref().and_then(iopaths::count_calls) {
@@ -110,6 +127,8 @@ pub fn run(args: Args) -> Result<()> {
     let mut findings = Findings::default();
     let measured = match (suite, load) {
         (Suite::Store, _) => suite::store::run(&options, &mut findings),
+        (Suite::Codecs, _) => suite::codecs::run(&options, &mut findings),
+        (Suite::Pools, _) => suite::pools::run(&options, &mut findings),
         (Suite::Iopaths, Some(load)) => iopaths::run(&options, &load, &mut findings),
         (Suite::Nbd | Suite::Iopaths, _) => suite::nbd::run(&options, &mut findings),
     };
@@ -123,6 +142,7 @@ pub fn run(args: Args) -> Result<()> {
         blocks: findings.blocks,
         missing: findings.missing,
         stopped: measured.as_ref().err().map(ToString::to_string),
+        headline: None,
     };
     deliver(&report, &args)?;
     measured
@@ -146,7 +166,9 @@ fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Suite {
     Store,
+    Codecs,
     Nbd,
+    Pools,
     Iopaths,
 }
 
@@ -154,7 +176,9 @@ impl Suite {
     fn name(self) -> &'static str {
         match self {
             Suite::Store => "store",
+            Suite::Codecs => "codecs",
             Suite::Nbd => "nbd",
+            Suite::Pools => "pools",
             Suite::Iopaths => "iopaths",
         }
     }
@@ -162,17 +186,32 @@ impl Suite {
     fn peers(self) -> &'static [Peer] {
         match self {
             Suite::Store => &Peer::STORE,
+            Suite::Codecs => &Peer::CODECS,
             Suite::Nbd => &Peer::NBD,
+            Suite::Pools => &Peer::POOLS,
             // memcpy is no choice here.
             Suite::Iopaths => &[],
         }
+    }
+
+    /// The algorithms that are measured where none is named.
+    fn algorithms(self) -> Vec<&'static str> {
+        let mut known = uzram::algorithms();
+        if self == Suite::Pools {
+            known.retain(|name| suite::pools::ALGORITHMS.contains(name));
+        }
+        known
     }
 }
 
 fn options(suite: Suite, args: &SuiteArgs) -> Result<Options> {
     let peers = Peer::parse(&args.peers, suite.peers())?;
-    let algorithms = algorithms(&args.algorithms)?;
+    let algorithms = algorithms(&args.algorithms, &suite.algorithms())?;
     let threads = threads(args.threads, machine::allowed_cpus().len())?;
+    if suite == Suite::Pools && args.seconds.is_some() {
+        let why = "seconds: suite pools does a fixed amount of work; leave it out, or use --quick";
+        return Err(Error::Usage(why.to_owned()));
+    }
     let schedule = schedule(args.seconds, args.quick)?;
     Ok(Options {
         corpora: corpora(&args.corpora)?,
@@ -201,11 +240,11 @@ fn corpora(paths: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(corpora)
 }
 
-fn algorithms(names: &[String]) -> Result<Vec<String>> {
-    let known = uzram::algorithms();
+fn algorithms(names: &[String], default: &[&str]) -> Result<Vec<String>> {
     if names.is_empty() {
-        return Ok(known.iter().map(ToString::to_string).collect());
+        return Ok(default.iter().map(ToString::to_string).collect());
     }
+    let known = uzram::algorithms();
     let mut algorithms: Vec<String> = Vec::new();
     for name in names {
         if !known.contains(&name.as_str()) {
@@ -253,7 +292,7 @@ fn schedule(seconds: Option<u32>, quick: bool) -> Result<Schedule> {
 }
 
 /// Opens the report's file for writing, without changing what is there.
-fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
+pub(crate) fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let opened = std::fs::OpenOptions::new()
         .append(true)
@@ -264,7 +303,7 @@ fn check_writable(option: &str, path: Option<&std::path::Path>) -> Result<()> {
 }
 
 /// `uzram bench store | head` is no failure.
-fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
+pub(crate) fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         Ok(())
     } else {
@@ -273,7 +312,7 @@ fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
 }
 
 /// The command line as typed, quoted where a shell would need it; where the program lies is left out.
-fn command_line() -> String {
+pub(crate) fn command_line() -> String {
     let arguments = std::env::args_os().skip(1);
     let words = std::iter::once("uzram".into())
         .chain(arguments)
@@ -338,6 +377,11 @@ mod tests {
             refused(Suite::Store, &seconds(3601)),
             "seconds 3601: at most 3600"
         );
+        let pools = SuiteArgs {
+            seconds: Some(3),
+            ..args()
+        };
+        assert!(refused(Suite::Pools, &pools).starts_with("seconds: suite pools does a fixed"));
         let threads = |threads| SuiteArgs {
             threads: Some(threads),
             ..args()

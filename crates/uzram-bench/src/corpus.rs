@@ -12,6 +12,8 @@ use crate::rng::Rng;
 
 /// Size of a page, in bytes. The suites measure units of 4 KiB, as their peers store.
 pub(crate) const PAGE_BYTES: usize = 4096;
+/// Pages that a capture takes from one place.
+const RUN_PAGES: usize = 16;
 /// Largest corpus read, in bytes.
 const CORPUS_MAX_BYTES: u64 = 4 << 30;
 /// Pages of each synthetic corpus.
@@ -23,6 +25,8 @@ pub(crate) struct Corpus {
     pub(crate) name: String,
     /// Pages that some 64-bit word does not fill; never empty.
     pages: Vec<u8>,
+    /// The run in which each of them was captured.
+    runs: Vec<u32>,
     /// Pages that repeat one 64-bit word: the kernel's zram stores them for nothing.
     same_filled: Vec<u8>,
 }
@@ -73,33 +77,35 @@ impl Corpus {
         corpora.collect()
     }
 
-    /// Pages as fio's `buffer_compress_percentage=50 refill_buffers` writes them.
+    /// Pages as fio's `buffer_compress_percentage=PERCENTAGE refill_buffers` writes them.
     ///
-    /// Each 512 bytes (fio's default `buffer_compress_chunk`) are half random, half zero, and no
-    /// two pages are alike.
-    pub(crate) fn fio_half_compressible(pages: usize) -> Corpus {
+    /// Of each 512 bytes (fio's default `buffer_compress_chunk`) `percentage` in a hundred are zero
+    /// and the others random, and no two pages are alike.
+    pub(crate) fn fio(percentage: usize, pages: usize) -> Corpus {
         const COMPRESS_CHUNK_BYTES: usize = 512;
+        let random_bytes = COMPRESS_CHUNK_BYTES * (100 - percentage.min(100)) / 100;
         let mut rng = Rng::new(0x0f10);
         let mut bytes = vec![0; pages * PAGE_BYTES];
         for chunk in bytes.chunks_exact_mut(COMPRESS_CHUNK_BYTES) {
-            rng.fill(&mut chunk[..COMPRESS_CHUNK_BYTES / 2]);
+            rng.fill(&mut chunk[..random_bytes]);
         }
         Corpus {
-            name: "fio-compress-50".to_owned(),
+            name: format!("fio-compress-{percentage}"),
+            runs: (0..pages).map(run_of).collect(),
             pages: bytes,
             same_filled: Vec::new(),
         }
     }
 
     fn new(name: &str, bytes: &[u8]) -> Result<Corpus> {
-        let (mut pages, mut same_filled) = (Vec::new(), Vec::new());
-        for page in bytes.chunks_exact(PAGE_BYTES) {
-            let kind = if is_same_filled(page) {
-                &mut same_filled
+        let (mut pages, mut runs, mut same_filled) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
+            if is_same_filled(page) {
+                same_filled.extend_from_slice(page);
             } else {
-                &mut pages
-            };
-            kind.extend_from_slice(page);
+                pages.extend_from_slice(page);
+                runs.push(run_of(place));
+            }
         }
         if pages.is_empty() {
             let why = "every page repeats one word; there is nothing to compress";
@@ -108,6 +114,7 @@ impl Corpus {
         Ok(Corpus {
             name: name.to_owned(),
             pages,
+            runs,
             same_filled,
         })
     }
@@ -126,10 +133,25 @@ impl Corpus {
         &self.pages
     }
 
+    /// The pages that are not same-filled, of every other run and of the rest: neighbours resemble
+    /// each other, so what is learned from one half must be judged by the other.
+    pub(crate) fn halves(&self) -> [Vec<&[u8]>; 2] {
+        let mut halves = [Vec::new(), Vec::new()];
+        for (page, run) in self.pages.chunks_exact(PAGE_BYTES).zip(&self.runs) {
+            halves[*run as usize % 2].push(page);
+        }
+        halves
+    }
+
     /// The same-filled pages, one after another.
     pub(crate) fn same_filled(&self) -> &[u8] {
         &self.same_filled
     }
+}
+
+/// The run to which the page at `place` of a capture belongs.
+fn run_of(place: usize) -> u32 {
+    (place / RUN_PAGES) as u32
 }
 
 /// Gives corpora of the same name numbers, so that the cases of a report have distinct names.
@@ -264,6 +286,24 @@ mod tests {
     }
 
     #[test]
+    fn halves_share_no_run() {
+        let page = |n: usize| {
+            let mut page = vec![n as u8; PAGE_BYTES];
+            page[0] = !page[0];
+            page
+        };
+        let mut bytes: Vec<u8> = (0..40).flat_map(page).collect();
+        bytes[3 * PAGE_BYTES] = 3;
+        let [even, odd] = Corpus::new("x", &bytes).unwrap().halves().map(|half| {
+            let numbers = half.iter().map(|page| page[1]);
+            numbers.collect::<Vec<u8>>()
+        });
+        let expected = (0..3).chain(4..16).chain(32..40);
+        assert_eq!(even, expected.collect::<Vec<u8>>());
+        assert_eq!(odd, (16..32).collect::<Vec<u8>>());
+    }
+
+    #[test]
     fn the_synthetic_corpora_are_the_same_everywhere_and_of_several_kinds() {
         let corpora = Corpus::synthetic();
         let again = Corpus::synthetic();
@@ -289,7 +329,7 @@ mod tests {
 
     #[test]
     fn fio_pages_are_half_random_half_zero_in_each_512_bytes() {
-        let corpus = Corpus::fio_half_compressible(4);
+        let corpus = Corpus::fio(50, 4);
         for chunk in corpus.pages().chunks_exact(512) {
             assert!(chunk[256..].iter().all(|&byte| byte == 0));
             assert!(chunk[..256].iter().filter(|&&byte| byte == 0).count() < 10);
@@ -299,7 +339,7 @@ mod tests {
 
     #[test]
     fn equal_names_get_numbers() {
-        let mut corpora = vec![Corpus::fio_half_compressible(1); 3];
+        let mut corpora = vec![Corpus::fio(50, 1); 3];
         make_names_distinct(&mut corpora);
         let names: Vec<&str> = corpora.iter().map(|corpus| corpus.name.as_str()).collect();
         assert_eq!(

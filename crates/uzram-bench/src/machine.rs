@@ -79,6 +79,11 @@ pub(crate) fn available_memory_bytes() -> Option<u64> {
     meminfo_bytes("MemAvailable")
 }
 
+/// Memory that nobody uses, in bytes; `None` where the system does not say.
+pub(crate) fn free_memory_bytes() -> Option<u64> {
+    meminfo_bytes("MemFree")
+}
+
 /// Private memory of this process that the kernel counts as dirty, in bytes.
 ///
 /// Exact, unlike the figures in `/proc/self/status`; a memfd mapped by one process alone counts.

@@ -22,6 +22,11 @@ impl Series {
         self.0.len()
     }
 
+    /// The figures, in the order of the runs.
+    pub(crate) fn values(&self) -> &[f64] {
+        &self.0
+    }
+
     /// `None` for a series without runs.
     pub(crate) fn spread(&self) -> Option<Spread> {
         let mut sorted = self.0.clone();

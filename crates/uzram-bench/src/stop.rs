@@ -26,6 +26,12 @@ impl Stop {
         Ok(stop)
     }
 
+    /// As a signal does.
+    #[cfg(test)]
+    pub(crate) fn raise(&self) {
+        self.raised.store(true, Ordering::Relaxed);
+    }
+
     /// [`Error::Interrupted`] once a signal came.
     pub(crate) fn check(&self) -> Result<()> {
         if self.raised.load(Ordering::Relaxed) {

@@ -1,6 +1,7 @@
 //! The command line. What a flag means is said here once and shown by `--help`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     after_help = "\
 Start here:
   uzram serve --size 1G         a compressed RAM disk, served over NBD
+  uzram up --swap               compressed memory as swap, now; uzram down swap0 ends it
   uzram stat                    what it holds, by zram's counters
   uzram COMMAND --help          examples of every command
 
@@ -32,14 +34,19 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Serve(ServeArgs),
+    Up(UpArgs),
+    Down(DownArgs),
     Add(AddArgs),
     Remove(RemoveArgs),
     List(ListArgs),
     Stat(StatArgs),
     Set(SetArgs),
+    Compact(CompactArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
     Btt(BttArgs),
+    Advise(AdviseArgs),
+    Train(uzram_bench::train::Args),
     Bench(BenchArgs),
 }
 
@@ -53,6 +60,7 @@ Examples:
   uzram serve --size 4G --listen 127.0.0.1:10809
   uzram serve --device pmem --path /mnt/dax/disk --size 1G
   uzram serve --config /etc/uzram/uzram.toml
+  uzram serve --size 4G --attach loop        a block device; uzram up does the rest, too
 
 It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or
 SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
@@ -86,9 +94,6 @@ pub struct ServeArgs {
     /// have sockets anywhere
     #[arg(long)]
     pub no_sandbox: bool,
-    /// How clients reach the disk
-    #[arg(long, value_enum, default_value_t = Attach::Nbd)]
-    pub attach: Attach,
 }
 
 /// What a disk is to be, for all commands that make one. Each field is an option of the same name in
@@ -135,13 +140,176 @@ pub struct DeviceArgs {
     /// Let --listen take an address that other machines reach, unencrypted and unauthenticated
     #[arg(long, requires = "listen")]
     pub insecure: bool,
+    /// How programs reach the disk [default: nbd]
+    #[arg(long, value_enum)]
+    pub attach: Option<Attach>,
+    /// Serve swap without a deadlock: memory locked and in reserve, see uzram up --help (root)
+    #[arg(long)]
+    pub for_swap: bool,
 }
 
 /// Ways to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Attach {
-    /// A network block device server
+    /// A network block device server: any client, here or elsewhere
     Nbd,
+    /// A file, through FUSE: for programs that take an image (root, or fusermount3)
+    Fuse,
+    /// A block device, /dev/loopN: for mkfs, mount and swapon (root)
+    Loop,
+    /// The best that this machine offers: loop, else fuse, else nbd
+    Auto,
+}
+
+impl Attach {
+    /// Its name in the server's table of options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Attach::Nbd => "nbd",
+            Attach::Fuse => "fuse",
+            Attach::Loop => "loop",
+            Attach::Auto => "auto",
+        }
+    }
+}
+
+/// Set a disk up for use, in the background: as swap, or with a file system on a directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram up --swap                              half of RAM as compressed swap
+  uzram up --size 4G --swap --priority 200
+  uzram up --size 4G --mount /mnt/scratch --fs xfs
+  uzram down swap0; uzram down /mnt/scratch
+
+Needs root, FUSE and loop devices, and nothing else of the kernel. What is up already stays as it is;
+what a server that was killed left is taken down first. The server's messages go to NAME.log beside
+its sockets.
+
+Swap: the server is locked in memory, is known to the kernel as one that memory is freed through, is
+spared by the out-of-memory killer, and keeps memory in reserve (64 MiB, or a fiftieth of the disk if
+that is more) that is refilled apart from writing. What the system refuses of this is said. Safest is
+a memory limit on the programs that swap (a memory cgroup), with the server outside of it. If the
+whole machine runs short so fast that the reserve is used up, writes to swap wait for it, a second
+at most, and then fail; the kernel keeps those pages. --mem-limit takes the reserve from the limit,
+and near it a write may have to make room itself.")]
+#[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount"]))]
+pub struct UpArgs {
+    /// Use it as swap
+    #[arg(long)]
+    pub swap: bool,
+    /// Make a file system and mount it on this directory, which keeps its owner and mode
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
+    /// Size of the disk (64M, 1.5G, 50%) [default: half of RAM]
+    #[arg(long)]
+    pub size: Option<String>,
+    /// Priority among swap devices; higher is used first [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=32767), conflicts_with = "mount")]
+    pub priority: Option<u16>,
+    /// The file system
+    #[arg(long, value_enum, default_value_t = FileSystem::Ext4, conflicts_with = "swap")]
+    pub fs: FileSystem,
+    /// Name of the disk [default: swap0 for swap, else the first free uzram0, uzram1, …]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Codec; a wrong name shows the list [default: lz4]
+    #[arg(long)]
+    pub algorithm: Option<String>,
+    /// Parameters of the codec, as zram's algorithm_params: level=9
+    #[arg(long, value_name = "NAME=VALUE,…", allow_hyphen_values = true)]
+    pub algorithm_params: Option<String>,
+    /// Allocator of compressed pages; a wrong name shows the list [default: zsmalloc]
+    #[arg(long)]
+    pub pool: Option<String>,
+    /// Most memory that compressed pages may take [default: none]
+    #[arg(long, value_name = "SIZE")]
+    pub mem_limit: Option<String>,
+    /// Check every page that is read back against a CRC-32
+    #[arg(long)]
+    pub checksum: bool,
+}
+
+/// File systems that `up` makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FileSystem {
+    /// Without a journal, which memory that is lost at the end has no use for
+    Ext4,
+    /// At least 300 MiB
+    Xfs,
+    /// At least 109 MiB
+    Btrfs,
+}
+
+impl FileSystem {
+    /// As `mount -t` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Xfs => "xfs",
+            FileSystem::Btrfs => "btrfs",
+        }
+    }
+
+    /// The program that makes one.
+    pub fn mkfs(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "mkfs.ext4",
+            FileSystem::Xfs => "mkfs.xfs",
+            FileSystem::Btrfs => "mkfs.btrfs",
+        }
+    }
+
+    /// Debian's package of it.
+    pub fn package(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "e2fsprogs",
+            FileSystem::Xfs => "xfsprogs",
+            FileSystem::Btrfs => "btrfs-progs",
+        }
+    }
+
+    /// For a device that is new: nothing on it needs to be discarded or asked about.
+    pub fn mkfs_arguments(self) -> &'static [&'static str] {
+        match self {
+            FileSystem::Ext4 => &[
+                "-q",
+                "-F",
+                "-m",
+                "0",
+                "-O",
+                "^has_journal",
+                "-E",
+                "nodiscard",
+            ],
+            FileSystem::Xfs => &["-q", "-f", "-K"],
+            FileSystem::Btrfs => &["-q", "-f", "-K", "-d", "single", "-m", "single"],
+        }
+    }
+
+    /// What is deleted is discarded, which gives its memory back.
+    pub fn mount_options(self) -> &'static std::ffi::CStr {
+        match self {
+            FileSystem::Ext4 | FileSystem::Xfs => c"discard",
+            FileSystem::Btrfs => c"discard=async",
+        }
+    }
+}
+
+/// Undo uzram up: stop using the disk, end its server and leave nothing, also after a crash
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram down swap0
+  uzram down /mnt/scratch
+
+What the disk held is lost; what was swapped to it is read back first. A disk in use is left alone,
+and who uses it is said. A server that was killed leaves devices that give errors: they are taken
+down. Doing it twice is fine.")]
+pub struct DownArgs {
+    /// The disk's name, or the directory that it is mounted on
+    #[arg(value_name = "NAME|DIR")]
+    pub target: String,
 }
 
 /// Make a further disk in a server that is running
@@ -238,6 +406,19 @@ pub struct StatArgs {
     pub watch: Option<f64>,
 }
 
+/// Move a disk's pages together in memory and give what becomes free back to the system
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  uzram compact uzram0
+
+Pages that were overwritten or discarded leave holes between others. The server fills them by itself
+when much is lost; this does it now and as far as it goes. The disk stays in use meanwhile.")]
+pub struct CompactArgs {
+    /// The disk's name
+    pub name: String,
+}
+
 /// Empty a disk and zero its counters, while no client is connected
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -248,6 +429,53 @@ Size, codec and memory limit stay. As in zram it is refused while the disk is in
 pub struct ResetArgs {
     /// The disk's name
     pub name: String,
+}
+
+/// Find out which codec, level, unit and pool suit the pages of a process or a file
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  uzram advise --pid 1234
+  uzram advise --file disk.img --budget 100us
+  uzram advise --corpus heap.pages --html advice.html
+
+It puts a sample of the pages (16 MiB) through stores made in some 60 ways, and takes about 20 seconds.
+Of a process it takes memory of its own that it has touched, while it goes on running; the end of a
+file is padded with zeroes to a page. Half of the pages is for choosing, the other half is held back;
+what is shown was measured on pages held back.
+
+  saved   memory saved, pool and tables counted, same-filled pages included
+  ratio   the same without same-filled pages, which any choice keeps for nothing
+  in      time to write a 4 KiB page at a random place; with larger units that takes reading and
+          compressing the whole unit
+  out     time to read one; both are the least of five runs, as other processes only add to them
+
+Recommended is the densest choice that brings a page in and out again within the budget, or one within
+1 % of memory of that and at least 10 % cheaper; never one that loses on the pages held back to
+another that costs no more.")]
+#[command(group = clap::ArgGroup::new("source").required(true).args(["pid", "file", "corpus"]))]
+pub struct AdviseArgs {
+    /// Sample memory of this process
+    #[arg(long, value_name = "N")]
+    pub pid: Option<u32>,
+    /// Sample this file
+    #[arg(long, value_name = "P")]
+    pub file: Option<PathBuf>,
+    /// Sample this file of whole pages, as `uzram capture` makes them
+    #[arg(long, value_name = "F")]
+    pub corpus: Option<PathBuf>,
+    /// What a page may cost, in and out together [default: 30us, a third of an SSD's read]
+    #[arg(long, value_name = "TIME", value_parser = uzram_bench::advise::parse_budget)]
+    pub budget: Option<Duration>,
+    /// Fewer choices on fewer pages: a first look in a few seconds
+    #[arg(long)]
+    pub quick: bool,
+    /// As JSON: every choice, numbers raw
+    #[arg(long)]
+    pub json: bool,
+    /// Also write a page with a chart to FILE
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Copy real pages of a process or a file into a corpus for `uzram bench`
@@ -375,6 +603,7 @@ Examples:
   uzram bench store --quick
   uzram capture --pid 1234 --out heap.pages && uzram bench store --corpus heap.pages
   uzram bench nbd --corpus heap.pages --json report.json
+  uzram bench pools --quick --corpus heap.pages
 
 Peers that are not installed are reported as missing.")]
 pub struct BenchArgs {

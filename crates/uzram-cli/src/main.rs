@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod args;
 mod capture;
 mod commands;
@@ -37,14 +38,19 @@ fn run(cli: Cli) -> Result {
     let state = StateAt(cli.control_dir.as_deref());
     match cli.command {
         Command::Serve(args) => commands::serve::run(state, &args),
+        Command::Up(args) => commands::up::run(state, &args),
+        Command::Down(args) => commands::down::run(state, &args),
         Command::Add(args) => commands::add::run(state, &args),
         Command::Remove(args) => commands::remove::run(state, &args),
         Command::List(args) => commands::list::run(state, &args),
         Command::Stat(args) => commands::stat::run(state, &args),
         Command::Set(args) => commands::set::run(state, &args),
+        Command::Compact(args) => commands::compact::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
         Command::Btt(args) => commands::btt::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Advise(args) => advise::run(&args),
+        Command::Train(args) => Ok(uzram_bench::train::run(&args)?),
         Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
     }
 }

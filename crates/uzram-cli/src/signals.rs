@@ -77,6 +77,11 @@ impl Signals {
         }
     }
 
+    /// Takes the next signal that asks to end for the first one: this one was refused.
+    pub fn refuse(&self) {
+        self.is_ending.store(false, Ordering::SeqCst);
+    }
+
     /// Whether one has asked to end.
     pub fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)

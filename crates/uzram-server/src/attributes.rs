@@ -4,6 +4,8 @@
 //! Names are those of zram's documentation (`/sys/block/zramN`, and the columns of `mm_stat` and
 //! `io_stat`); what zram lacks has a name of ours. Values are raw: bytes and counts, never scaled.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use uzram::{Error, ErrorKind, Result, Stats, Store};
 
@@ -125,7 +127,7 @@ pub static TABLE: &[Attribute] = {
         shown(TEXT, "device", "what keeps its data: zram, brd, pmem or btt",
             |s| s.device.kind().name().into()),
         shown(TEXT, "path", "the file that keeps its data",
-            |s| s.device.path().map_or_else(String::new, |path| path.display().to_string()).into()),
+            |s| s.device.file().map_or_else(String::new, |path| path.display().to_string()).into()),
         shown(COUNT, "pid", "process id of its server",
             |_| std::process::id().into()),
         shown(BYTES, "disksize", "size of the device",
@@ -139,6 +141,14 @@ pub static TABLE: &[Attribute] = {
             about: "1 empties the device and zeroes its counters, while no client is connected",
             get: None,
             set: Some(set_reset),
+        },
+        Attribute {
+            name: "compact",
+            group: Group::Device,
+            measure: Measure::Count,
+            about: "1 moves pages together for a second; write it again while pages_compacted grows",
+            get: None,
+            set: Some(set_compact),
         },
         shown(TEXT, "comp_algorithm", "codec",
             |s| s.device.store().map_or("none", Store::algorithm).into()),
@@ -280,6 +290,27 @@ fn set_reset(device: &Device, value: &str) -> Result<()> {
         Ok(1..) => device.reset(),
         _ => Err(invalid("reset", value, "write 1")),
     }
+}
+
+/// At each writing compaction goes on for as long and until some pages are free, or for the most that
+/// a client waits, so that the server can end in between.
+const COMPACT_MIN: Duration = Duration::from_secs(1);
+const COMPACT_MAX: Duration = Duration::from_secs(20);
+
+fn set_compact(device: &Device, value: &str) -> Result<()> {
+    if value.trim() != "1" {
+        return Err(invalid("compact", value, "write 1"));
+    }
+    let store = store(device)?;
+    let (start, before) = (Instant::now(), store.stats().pages_compacted);
+    while store.compact(COMPACT_MIN / 10)? {
+        let is_free = store.stats().pages_compacted > before;
+        let enough = if is_free { COMPACT_MIN } else { COMPACT_MAX };
+        if start.elapsed() >= enough {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn set_read_only(device: &Device, value: &str) -> Result<()> {

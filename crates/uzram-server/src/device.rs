@@ -7,11 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uzram::{BlockDevice, Compression, Error, ErrorKind, Parameters, Result, Stats, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Export};
 
+use crate::attachment::{Attach, Attachment};
 use crate::backing::{Backing, DeviceKind};
 use crate::place::Place;
+use crate::state::StateDir;
 
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
+
+/// Memory kept in reserve for a device that is swapped to: a fiftieth of its size, and at least this,
+/// in bytes, unless the device is smaller.
+const SWAP_SPARE_SHARE: u64 = 50;
+const SWAP_SPARE_BYTES_MIN: u64 = 64 << 20;
 
 /// What a device is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +48,10 @@ pub struct DeviceConfig {
     pub endpoint: Option<Endpoint>,
     /// Whether an endpoint may be one that other machines reach.
     pub insecure: bool,
+    /// How clients reach it.
+    pub attach: Attach,
+    /// Whether it is swapped to, so that writing to it must never wait for memory to be freed.
+    pub for_swap: bool,
 }
 
 impl Default for DeviceConfig {
@@ -59,6 +70,8 @@ impl Default for DeviceConfig {
             checksum: false,
             endpoint: None,
             insecure: false,
+            attach: Attach::Nbd,
+            for_swap: false,
         }
     }
 }
@@ -82,7 +95,18 @@ impl DeviceConfig {
             .pool(self.pool.as_deref().unwrap_or(uzram::pools()[0]))
             .mem_limit(self.mem_limit_bytes)
             .checksum(self.checksum)
+            .spare(self.spare_bytes())
             .build()
+    }
+
+    /// Memory kept for writes that must not wait for any: a burst of swapping lasts until the
+    /// maintenance thread, which looks every few milliseconds, has made more.
+    fn spare_bytes(&self) -> u64 {
+        let share = self.size_bytes / SWAP_SPARE_SHARE;
+        match self.for_swap {
+            true => share.max(SWAP_SPARE_BYTES_MIN).min(self.size_bytes),
+            false => 0,
+        }
     }
 }
 
@@ -107,21 +131,28 @@ pub struct Device {
     config: DeviceConfig,
     is_read_only: AtomicBool,
     places: Vec<Arc<Place>>,
+    attachment: Option<Attachment>,
     /// Held while the exports are away.
     changing: Mutex<()>,
 }
 
 impl Device {
-    /// Offers `backing` at `places`, of which there is at least one.
+    /// Offers `backing` at `places`, or attaches it where the configuration wants that.
     pub(crate) fn new(
         name: &str,
         backing: Backing,
         config: &DeviceConfig,
         places: Vec<Arc<Place>>,
+        state: &StateDir,
     ) -> Result<Device> {
+        let attachment = match config.attach {
+            Attach::Nbd => None,
+            attach => Some(Attachment::new(attach, backing.device(), name, state)?),
+        };
         let device = Device {
             name: name.to_owned(),
             backing,
+            attachment,
             config: config.clone(),
             is_read_only: AtomicBool::new(false),
             places,
@@ -163,7 +194,7 @@ impl Device {
 
     /// The file that keeps its data, if one does.
     #[must_use]
-    pub fn path(&self) -> Option<&Path> {
+    pub fn file(&self) -> Option<&Path> {
         self.config.path.as_deref()
     }
 
@@ -185,14 +216,30 @@ impl Device {
         self.is_read_only.load(Ordering::Relaxed)
     }
 
+    /// Whether it is swapped to.
+    #[must_use]
+    pub fn is_for_swap(&self) -> bool {
+        self.config.for_swap
+    }
+
     /// Where it is served: one place, or several sockets that the server was started with.
     pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         self.places.iter().map(|place| place.endpoint())
     }
 
-    /// The address that clients take; the first one if there are several.
+    /// The file or block device that it is attached as.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.attachment.as_ref().map(Attachment::path)
+    }
+
+    /// The address that clients take; the first one if there are several. The path, if it is
+    /// attached.
     #[must_use]
     pub fn uri(&self) -> String {
+        if let Some(path) = self.path() {
+            return path.display().to_string();
+        }
         let mut endpoints = self.endpoints();
         endpoints
             .next()
@@ -203,9 +250,10 @@ impl Device {
     #[must_use]
     pub fn connections(&self) -> u64 {
         let counts = self.places.iter();
-        counts
+        let connected: u64 = counts
             .map(|place| place.exports().connections(&self.name) as u64)
-            .sum()
+            .sum();
+        connected + self.attachment.as_ref().map_or(0, Attachment::users)
     }
 
     /// Empties it and zeroes its counters. A client that comes meanwhile finds no export, so none
@@ -216,6 +264,9 @@ impl Device {
     /// data is in a file.
     pub fn reset(&self) -> Result<()> {
         let _one_at_a_time = self.lock();
+        if let Some(attachment) = &self.attachment {
+            return attachment.exclusively(|| self.backing.reset());
+        }
         self.withdraw()?;
         // Offered again also if it cannot be emptied.
         let emptied = self.backing.reset();
@@ -232,6 +283,13 @@ impl Device {
         let _one_at_a_time = self.lock();
         if self.is_read_only() == is_read_only {
             return Ok(());
+        }
+        if let Some(path) = self.path() {
+            let text = format!(
+                "{}: say so when you open or mount it (-o ro)",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
         }
         self.withdraw()?;
         self.is_read_only.store(is_read_only, Ordering::Relaxed);
@@ -269,6 +327,9 @@ impl Device {
     /// [`ErrorKind::Busy`] while clients are connected.
     pub(crate) fn retire(&self) -> Result<&[Arc<Place>]> {
         let _one_at_a_time = self.lock();
+        if let Some(attachment) = &self.attachment {
+            attachment.detach()?;
+        }
         self.withdraw()?;
         Ok(&self.places)
     }

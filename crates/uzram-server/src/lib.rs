@@ -9,6 +9,9 @@
 //! options      what a device can be told to be; flags, files and `add` are read there
 //! backing      what a device keeps its data in: a store, plain memory, a file
 //! device       all that under a name
+//! attachment   a device as a file or a block device of this machine's kernel
+//! swap         the swap area's header, and processes that swap can depend on
+//! system       system calls for both
 //! place        a socket with the devices that it offers
 //! config       the configuration file
 //! registry     the devices of a server, coming and going
@@ -19,8 +22,14 @@
 //!
 //! Lock order: the registry's > a device's own lock > the frontend's table of exports > the engine's.
 
-#![forbid(unsafe_code)]
+//!
+//! # Modules that may use unsafe
+//!
+//! - `system.rs`: ioctls of the loop driver, swapon and swapoff
 
+#![deny(unsafe_code)]
+
+pub mod attachment;
 pub mod attributes;
 mod backing;
 pub mod config;
@@ -36,6 +45,8 @@ mod server;
 pub mod service;
 pub mod size;
 pub mod state;
+pub mod swap;
+pub mod system;
 
 pub use backing::DeviceKind;
 pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig};

@@ -42,7 +42,9 @@ impl Maintenance {
                     .iter()
                     .map(|d| d.store().map_or(0, Store::mem_used_bytes))
                     .sum();
-                let is_idle = unfinished == 0 && used_bytes == used_before;
+                // A burst of swapping uses a spare up in less than the longest pause.
+                let may_burst = devices.iter().any(|d| d.is_for_swap());
+                let is_idle = unfinished == 0 && used_bytes == used_before && !may_burst;
                 pause = if is_idle {
                     (pause * 2).min(PAUSE_MAX)
                 } else {

@@ -8,6 +8,7 @@ use std::path::Path;
 use uzram::{Error, ErrorKind, Result, Unit};
 use uzram_frontends::nbd::Endpoint;
 
+use crate::attachment::Attach;
 use crate::backing::{self, DeviceKind};
 use crate::device::DeviceConfig;
 use crate::nearest::{remedy, shown};
@@ -31,6 +32,8 @@ static OPTIONS: &[(&str, Set)] = &[
     ("socket", set_socket),
     ("listen", set_listen),
     ("insecure", set_insecure),
+    ("attach", set_attach),
+    ("for-swap", set_for_swap),
 ];
 
 /// The names of all options.
@@ -125,6 +128,13 @@ fn check_reach(config: &DeviceConfig) -> Result<(), OptionError> {
         );
         return Err(OptionError::invalid("listen", text));
     }
+    if config.attach != Attach::Nbd && config.endpoint.is_some() {
+        let text = format!(
+            "{}: has no address; leave socket and listen out, or attach as nbd",
+            config.attach.name()
+        );
+        return Err(OptionError::invalid("attach", text));
+    }
     if config.insecure && !matches!(config.endpoint, Some(Endpoint::Tcp(_))) {
         return Err(OptionError::invalid(
             "insecure",
@@ -182,6 +192,25 @@ fn set_unit(config: &mut DeviceConfig, value: &str) -> Result<()> {
 
 fn set_checksum(config: &mut DeviceConfig, value: &str) -> Result<()> {
     config.checksum = boolean(value)?;
+    Ok(())
+}
+
+fn set_for_swap(config: &mut DeviceConfig, value: &str) -> Result<()> {
+    config.for_swap = boolean(value)?;
+    Ok(())
+}
+
+fn set_attach(config: &mut DeviceConfig, value: &str) -> Result<()> {
+    const KNOWN: [Attach; 3] = [Attach::Nbd, Attach::Fuse, Attach::Loop];
+    let found = KNOWN.into_iter().find(|attach| attach.name() == value);
+    config.attach = match (found, value) {
+        (Some(attach), _) => attach,
+        (None, "auto") => Attach::auto().0,
+        (None, _) => {
+            let text = format!("{:?}: must be nbd, fuse, loop or auto", shown(value));
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+    };
     Ok(())
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Place {
 }
 
 enum State {
-    Bound(NbdServer),
+    Bound(Box<NbdServer>),
     Serving(ServerHandle),
     Ended,
 }
@@ -43,7 +43,7 @@ impl Place {
             endpoint: server.endpoint().clone(),
             exports,
             is_inherited,
-            state: Mutex::new(State::Bound(server)),
+            state: Mutex::new(State::Bound(Box::new(server))),
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
+use crate::attachment::Attach;
 use crate::backing::Backing;
 use crate::device::{Device, DeviceConfig};
 use crate::nearest::shown;
@@ -20,6 +21,7 @@ use crate::sandbox::{self, Needs};
 use crate::server::Inherited;
 use crate::size::human;
 use crate::state::{Claim, NAMES_MAX, Owner, StateDir};
+use crate::swap;
 
 /// Devices of a server, at most.
 pub(crate) const DEVICES_MAX: usize = NAMES_MAX;
@@ -256,14 +258,21 @@ fn unknown(name: &str) -> Error {
 impl Changing {
     /// All or nothing: what was made before a failure goes again.
     fn make(&mut self, config: &DeviceConfig) -> Result<(Device, Claim)> {
+        if config.for_swap && !swap::is_process_prepared() {
+            let text = "for-swap: this server was not started for swap; start one with --for-swap";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         let backing = Backing::build(config, || self.compressions.shared(config));
         let backing = backing.map_err(|error| self.explain_file(error))?;
         let mut claim = match &config.name {
             Some(name) => self.state.claim(name)?,
             None => self.state.claim_free()?,
         };
-        let places = self.places_for(claim.name(), config.endpoint.as_ref())?;
-        let device = Device::new(claim.name(), backing, config, places.clone())?;
+        let places = match config.attach {
+            Attach::Nbd => self.places_for(claim.name(), config.endpoint.as_ref())?,
+            Attach::Fuse | Attach::Loop => Vec::new(),
+        };
+        let device = Device::new(claim.name(), backing, config, places.clone(), &self.state)?;
         if self.phase == Phase::Serving {
             places.iter().try_for_each(|place| place.start())?;
         }

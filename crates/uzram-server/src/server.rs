@@ -177,7 +177,14 @@ fn answer(registry: &Registry, request: &Request) -> Reply {
         Request::Add { options } => add(registry, options).map(|device| shown(&device)),
         Request::Remove { name } => registry.remove(name).map(|()| Vec::new()),
     };
-    outcome.map_or_else(|error| Reply::refused(&error), Reply::done)
+    log::debug!("asked: {request:?}");
+    outcome.map_or_else(
+        |error| {
+            log::info!("refused: {error}");
+            Reply::refused(&error)
+        },
+        Reply::done,
+    )
 }
 
 fn add(
@@ -209,6 +216,19 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let state = StateDir::open(temp.path().join("uzram")).unwrap();
         (temp, state)
+    }
+
+    /// A client of the export `name`, past the handshake.
+    fn connect(socket: &Path, name: &str) -> Option<std::os::unix::net::UnixStream> {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        stream.read_exact(&mut [0; 18]).ok()?;
+        let mut ask = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0".to_vec();
+        ask.push(name.len() as u8);
+        ask.extend(name.as_bytes());
+        stream.write_all(&ask).ok()?;
+        stream.read_exact(&mut [0; 10]).ok()?;
+        Some(stream)
     }
 
     #[test]
@@ -301,8 +321,18 @@ mod tests {
         let server = prepared.run(Notifier::default()).unwrap();
         let device = Arc::clone(&server.devices()[1]);
         device.reset().unwrap();
-        device.set_read_only(true).unwrap();
-        assert_eq!(device.endpoints().count(), 2);
+        let connected = connect(&temp.path().join("uzram.socket"), "b").unwrap();
+        let refused = device.set_read_only(true).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(
+            connect(&temp.path().join("nbd"), "b").is_some(),
+            "withdrawn half-way"
+        );
+        drop(connected);
+        let until = std::time::Instant::now() + DRAIN_TIMEOUT;
+        while let Err(error) = device.set_read_only(true) {
+            assert!(std::time::Instant::now() < until, "{error}");
+        }
         drop(server);
         assert!(
             temp.path().join("nbd").exists(),
@@ -324,6 +354,16 @@ mod tests {
                 let twice = server.registry.add(&config(&name)).err().unwrap();
                 assert_eq!(twice.kind(), ErrorKind::Busy);
             }
+            // Somebody who asks holds it a little longer, which must not keep its socket.
+            let held = server.registry.find(&name).unwrap();
+            server.registry.remove(&name).unwrap();
+            server.registry.add(&config(&name)).unwrap();
+            let again = server.registry.find(&name).unwrap();
+            let Some(Endpoint::Unix(path)) = again.endpoints().next() else {
+                panic!("not its own socket");
+            };
+            std::os::unix::net::UnixStream::connect(path).expect("nobody listens");
+            drop((held, again));
             server.registry.remove(&name).unwrap();
             let gone = server.registry.remove(&name).unwrap_err();
             assert_eq!(gone.kind(), ErrorKind::UnknownName);

@@ -4,6 +4,8 @@
 //! DIR/            0700, owned by the user; refused if it is anything else
 //!   NAME.lock     flock'ed for as long as device NAME is served; holds {"pid":…,"control":"…"}
 //!   NAME.nbd      the default NBD socket of NAME
+//!   NAME.fuse/    where NAME is mounted as the file NAME, if it is attached that way
+//!   NAME.log      what a server in the background says on stderr
 //!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
 //!   N.control     its control socket
 //! ```
@@ -220,6 +222,31 @@ impl StateDir {
     #[must_use]
     pub fn nbd_socket(&self, name: &str) -> PathBuf {
         self.file(name, NBD_SUFFIX)
+    }
+
+    /// Where a server that runs in the background for the device `name` says what goes wrong.
+    #[must_use]
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.file(name, "log")
+    }
+
+    /// The names of devices that are or were mounted as files.
+    #[must_use]
+    pub fn fuse_names(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.path) else {
+            return Vec::new();
+        };
+        let names = entries.take(ENTRIES_MAX).flatten().filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.strip_suffix(".fuse").map(str::to_owned)
+        });
+        names.filter(|name| check_name(name).is_ok()).collect()
+    }
+
+    /// Where the device `name` is mounted as a file.
+    #[must_use]
+    pub fn fuse_directory(&self, name: &str) -> PathBuf {
+        self.file(name, "fuse")
     }
 
     /// The path of the control socket of the server `number`.

@@ -19,6 +19,7 @@ pub struct StoreBuilder {
     unit: Option<Unit>,
     mem_limit_bytes: u64,
     checksum: bool,
+    spare_bytes: u64,
 }
 
 /// Options that make sense together.
@@ -30,6 +31,7 @@ pub(crate) struct StoreConfig {
     pub pool: &'static str,
     pub mem_limit_bytes: u64,
     pub checksum: bool,
+    pub spare_bytes: u64,
     pub backing: Backing,
 }
 
@@ -91,6 +93,20 @@ impl StoreBuilder {
         self
     }
 
+    /// Memory to keep populated ahead of writers, in bytes, rounded up to 2 MiB; for stores that are
+    /// written to while memory is made free, as swap is. 0, the default, keeps a few MiB.
+    ///
+    /// All else that a write needs is then made at once, too: the table, and a stream for each CPU.
+    /// Writes take no memory from the system: without any spare left they wait for
+    /// [`Store::maintain`] to refill it, a second at most, and then fail with
+    /// [`ErrorKind::NoMemory`]. Only with a [`mem_limit`](StoreBuilder::mem_limit) do they, near it, as
+    /// they must sort out whose turn it is.
+    #[must_use]
+    pub fn spare(mut self, bytes: u64) -> StoreBuilder {
+        self.spare_bytes = bytes;
+        self
+    }
+
     /// Makes the store. Memory is taken as pages are written, addresses now.
     ///
     /// # Errors
@@ -122,6 +138,7 @@ impl StoreBuilder {
             pool: pool::find(self.pool.as_deref().unwrap_or(pool::pools()[0]))?,
             mem_limit_bytes: self.mem_limit_bytes,
             checksum: self.checksum,
+            spare_bytes: self.spare_bytes,
             backing: Backing::Private,
         })
     }

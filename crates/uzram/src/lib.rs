@@ -24,6 +24,7 @@
 //! - `device/medium/guard.rs`: loads and stores that survive the loss of a mapped file
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
+//! - `pool/bestfit/mod.rs`: makes the handle of a new object
 //! - `pool/buddies.rs`: makes the handle of a new object
 //! - `pool/zsmalloc/mod.rs`: makes the handle of a new object
 //! - `pool/ztree/mod.rs`: makes the handle of a new object
@@ -52,11 +53,11 @@ pub use codec::{
 pub use config::StoreBuilder;
 pub use device::{
     AllocatedBio, Bio, BioPool, BlockDevice, Brd, Btt, BttProblem, BttReport, BttVersion,
-    CompletedBio, Direction, EndIo, Geometry, PageBuffer, PageTransfer, Persistence, Pmem,
+    CompletedBio, Direction, EndIo, Extent, Geometry, PageBuffer, PageTransfer, Persistence, Pmem,
     PmemFile, Waiter, Zram,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use page::{PageIndex, Unit, Zeroing};
+pub use page::{PageIndex, PageState, Unit, Zeroing};
 // For our benchmarks and fuzz targets alone: pools without a store around them.
 pub use pool::pools;
 #[doc(hidden)]

@@ -28,7 +28,11 @@ pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<()> {
     Ok(())
 }
 
-fn reserve<T>(items: &mut Vec<T>, additional: usize) -> Result<()> {
+/// Makes room for `additional` more items.
+///
+/// # Errors
+/// [`ErrorKind::NoMemory`].
+pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) -> Result<()> {
     gate()?;
     items.try_reserve_exact(additional).map_err(|_| no_memory())
 }

@@ -23,12 +23,14 @@ pub struct Stats {
     pub mem_used_max_bytes: u64,
     /// Pages stored as one repeated 32-bit word.
     pub same_pages: u64,
-    /// Pages that compaction has freed.
+    /// Pages of 4 KiB in the blocks that compaction has emptied.
     pub pages_compacted: u64,
     /// Pages stored raw because compressing them did not pay.
     pub huge_pages: u64,
     /// The same, ever since the start or the last reset.
     pub huge_pages_since: u64,
+    /// Writes whose page looked random and was kept raw without trying the codec.
+    pub early_rejections: u64,
     /// Page reads that failed.
     pub failed_reads: u64,
     /// Page writes that failed.
@@ -58,14 +60,16 @@ pub(crate) enum Counter {
     SamePages,
     HugePages,
     HugePagesSince,
+    EarlyRejections,
     FailedReads,
     FailedWrites,
     InvalidIo,
     NotifyFree,
     SlowPathWrites,
+    PagesCompacted,
 }
 
-const COUNTERS: usize = Counter::SlowPathWrites as usize + 1;
+const COUNTERS: usize = Counter::PagesCompacted as usize + 1;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -104,11 +108,13 @@ impl Counters {
         use Counter::*;
         for counter in [
             HugePagesSince,
+            EarlyRejections,
             FailedReads,
             FailedWrites,
             InvalidIo,
             NotifyFree,
             SlowPathWrites,
+            PagesCompacted,
         ] {
             self.subtract(counter, self.sum(counter));
         }

@@ -56,6 +56,17 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// Gives the CPU away for so long.
+pub(crate) fn sleep(pause: std::time::Duration) {
+    #[cfg(uzram_shuttle)]
+    {
+        let _ = pause;
+        shuttle::thread::yield_now();
+    }
+    #[cfg(not(uzram_shuttle))]
+    std::thread::sleep(pause);
+}
+
 /// One turn of a spin loop.
 pub(crate) fn spin() {
     #[cfg(uzram_shuttle)]

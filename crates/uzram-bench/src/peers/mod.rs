@@ -50,23 +50,31 @@ pub(crate) trait Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     RawCodec,
+    BareLibrary,
     Memcpy,
     KernelZram,
     NbdkitMemory,
     NbdkitZstd,
+    Malloc,
+    Mimalloc,
 }
 
 impl Peer {
     pub(crate) const STORE: [Peer; 3] = [Peer::RawCodec, Peer::Memcpy, Peer::KernelZram];
+    pub(crate) const POOLS: [Peer; 2] = [Peer::Malloc, Peer::Mimalloc];
+    pub(crate) const CODECS: [Peer; 2] = [Peer::BareLibrary, Peer::Memcpy];
     pub(crate) const NBD: [Peer; 2] = [Peer::NbdkitMemory, Peer::NbdkitZstd];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::RawCodec => "raw-codec",
+            Peer::BareLibrary => "bare-library",
             Peer::Memcpy => "memcpy",
             Peer::KernelZram => "kernel-zram",
             Peer::NbdkitMemory => "nbdkit-memory",
             Peer::NbdkitZstd => "nbdkit-zstd",
+            Peer::Malloc => "malloc",
+            Peer::Mimalloc => "mimalloc",
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{CorpusFacts, GIT, Measured, PROFILE, Ratio, Report};
+use super::{Claim, CorpusFacts, GIT, Measured, PROFILE, Ratio, Report};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 
@@ -25,6 +25,7 @@ struct Document<'a> {
     corpora: &'a [CorpusFacts],
     results: Vec<Row<'a>>,
     ratios: Vec<RatioRow<'a>>,
+    claims: Vec<&'a Claim>,
     /// Null for a whole report; else why it is only a part.
     stopped: Option<&'a str>,
 }
@@ -86,6 +87,7 @@ fn document(report: &Report) -> Document<'_> {
             .flat_map(|block| &block.ratios)
             .map(ratio_row)
             .collect(),
+        claims: blocks.iter().flat_map(|block| &block.claims).collect(),
         stopped: report.stopped.as_deref(),
     }
 }
@@ -144,7 +146,7 @@ mod tests {
             keys(&value),
             [
                 "schema", "suite", "command", "git", "profile", "machine", "corpora", "results",
-                "ratios", "stopped"
+                "ratios", "claims", "stopped"
             ]
         );
         assert_eq!(value["schema"], 1);

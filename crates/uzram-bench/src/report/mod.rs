@@ -1,8 +1,11 @@
 //! What a suite found: figures, ratios, aims, and the peers that were missing.
 
 mod better;
+mod claim;
+mod front;
 mod html;
 mod json;
+mod matrix;
 mod table;
 
 use serde::Serialize;
@@ -12,9 +15,12 @@ use crate::machine::Machine;
 use crate::peers::Missing;
 use crate::sample::{Series, Spread};
 
+pub(crate) use claim::{Claim, Standing};
+pub(crate) use front::front;
 pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
-pub(crate) use table::print as print_table;
+pub(crate) use matrix::{Column, Matrix};
+pub(crate) use table::{align, print as print_table};
 
 /// Everything about one invocation.
 #[derive(Clone, Debug)]
@@ -28,6 +34,17 @@ pub(crate) struct Report {
     pub(crate) missing: Vec<Missing>,
     /// Why measuring ended early, in one line: the report is then a part of what was asked for.
     pub(crate) stopped: Option<String>,
+    /// What it all comes to, where a suite can say that itself.
+    pub(crate) headline: Option<Headline>,
+}
+
+/// The first thing that a reader should see.
+#[derive(Clone, Debug)]
+pub(crate) struct Headline {
+    pub(crate) title: String,
+    pub(crate) sentence: String,
+    /// What to type next.
+    pub(crate) command: Option<String>,
 }
 
 /// What a suite has found so far. Whatever is in here when a suite fails or is interrupted is
@@ -64,6 +81,9 @@ pub(crate) struct Block {
     pub(crate) notes: Vec<String>,
     pub(crate) results: Vec<Measured>,
     pub(crate) ratios: Vec<Ratio>,
+    /// How people see the results; without any, one line a figure.
+    pub(crate) matrices: Vec<Matrix>,
+    pub(crate) claims: Vec<Claim>,
     /// What to draw in two dimensions.
     pub(crate) tradeoffs: Vec<Tradeoff>,
 }
@@ -201,7 +221,7 @@ pub(crate) mod tests {
             suite: "store",
             command: "uzram bench store".to_owned(),
             machine,
-            corpora: vec![CorpusFacts::from(&Corpus::fio_half_compressible(2))],
+            corpora: vec![CorpusFacts::from(&Corpus::fio(50, 2))],
             blocks: vec![Block {
                 title: "text, lz4".to_owned(),
                 notes: vec!["a note".to_owned()],
@@ -214,6 +234,7 @@ pub(crate) mod tests {
                 reason: "none".to_owned(),
             }],
             stopped: None,
+            headline: None,
         }
     }
 

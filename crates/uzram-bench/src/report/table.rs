@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::{Aim, Block, GIT, Measured, PROFILE, Ratio, Report, belongs};
+use super::{Aim, Block, Claim, GIT, Measured, PROFILE, Ratio, Report, belongs};
 
 const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, false, true, false, false];
 const COLUMNS: usize = 7;
+/// Longest line of running text, in characters.
+const WIDTH: usize = 110;
 const HEAD: [&str; COLUMNS] = [
     "case",
     "variant",
@@ -57,7 +59,18 @@ fn render_block(block: &Block, out: &mut String) {
     for note in &block.notes {
         let _ = writeln!(out, "  {note}");
     }
-    let mut rows: Vec<Cells> = vec![HEAD.map(str::to_owned)];
+    for matrix in &block.matrices {
+        out.push('\n');
+        matrix.render(block, out);
+    }
+    if block.matrices.is_empty() {
+        render_list(block, out);
+    }
+    render_claims(block, out);
+}
+
+fn render_list(block: &Block, out: &mut String) {
+    let mut rows: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).to_vec()];
     let mut previous = "";
     for measured in &block.results {
         let mut case = measured
@@ -70,9 +83,48 @@ fn render_block(block: &Block, out: &mut String) {
             case.clear();
         }
         previous = &measured.case;
-        rows.extend(lines(block, measured, case));
+        let lines = lines(block, measured, case);
+        rows.extend(lines.into_iter().map(|line| line.to_vec()));
     }
-    align(&rows, out);
+    align(&rows, &RIGHT_ALIGNED, out);
+}
+
+/// Each claim with how it stands, what was measured, and why.
+fn render_claims(block: &Block, out: &mut String) {
+    if !block.claims.is_empty() {
+        out.push('\n');
+    }
+    for claim in &block.claims {
+        let Claim {
+            claim: text,
+            measured,
+            why,
+            ..
+        } = claim;
+        let line = format!("{}: {text}: {measured}", claim.standing.name());
+        wrap(&line, 2, out);
+        wrap(why, 6, out);
+    }
+}
+
+/// Appends `text` in lines of at most [`WIDTH`] characters, the first one indented by `indent`.
+fn wrap(text: &str, indent: usize, out: &mut String) {
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column == 0 || column + 1 + length > WIDTH {
+            let indent = if column == 0 { indent } else { 6 };
+            let newline = if column == 0 { "" } else { "\n" };
+            let _ = write!(out, "{newline}{:indent$}{word}", "");
+            column = indent + length;
+        } else {
+            let _ = write!(out, " {word}");
+            column += 1 + length;
+        }
+    }
+    if column > 0 {
+        out.push('\n');
+    }
 }
 
 /// A figure's line, and one more for every further ratio of it.
@@ -141,14 +193,15 @@ pub(super) fn decimals(value: f64) -> usize {
     }
 }
 
-fn align(rows: &[Cells], out: &mut String) {
+/// Appends `rows` of equally many cells in aligned columns.
+pub(crate) fn align(rows: &[Vec<String>], right_aligned: &[bool], out: &mut String) {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..COLUMNS)
+    let widths: Vec<usize> = (0..right_aligned.len())
         .map(|column| width(column).unwrap_or(0))
         .collect();
     for row in rows {
         let mut line = String::from(" ");
-        for ((cell, &width), right) in row.iter().zip(&widths).zip(RIGHT_ALIGNED) {
+        for ((cell, &width), &right) in row.iter().zip(&widths).zip(right_aligned) {
             let _ = if right {
                 write!(line, " {cell:>width$} ")
             } else {
@@ -186,6 +239,31 @@ mod tests {
         );
         assert_eq!(ours.find(" ns"), theirs.find(" ns"), "{text}");
         assert!(text.ends_with("missing peer kernel-zram: none\n"), "{text}");
+    }
+
+    #[test]
+    fn a_claim_stands_below_the_figures_with_its_reason() {
+        let mut report = crate::report::tests::sample();
+        report.blocks[0].claims.push(crate::report::Claim {
+            case: "c".to_owned(),
+            claim: "a < b".to_owned(),
+            measured: "1.2 (1.1 .. 1.3)".to_owned(),
+            standing: crate::report::Standing::NotHeld,
+            why: "a copies more".to_owned(),
+        });
+        let text = render(&report);
+        assert!(text.contains("\n  NOT HELD: a < b: 1.2 (1.1 .. 1.3)\n      a copies more\n"));
+    }
+
+    #[test]
+    fn running_text_is_wrapped_at_words() {
+        let mut out = String::new();
+        wrap(&"word ".repeat(60), 2, &mut out);
+        assert_eq!(out.split_whitespace().count(), 60);
+        assert!(out.lines().count() == 3 && out.lines().all(|line| line.len() <= WIDTH));
+        assert!(out.starts_with("  word word") && out.contains("\n      word"));
+        wrap("", 2, &mut out);
+        assert!(out.ends_with("word\n"));
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The suites, and what they share: options, how long to measure, where to pin.
 
+pub(crate) mod codecs;
 pub(crate) mod iopaths;
 pub(crate) mod nbd;
+pub(crate) mod pools;
 pub(crate) mod store;
+pub(crate) mod together;
 
 use std::time::Duration;
 
@@ -12,6 +15,9 @@ use crate::stop::Stop;
 
 /// The variant name of uzram itself; with more than one of it in a case, the prefix.
 pub(crate) const SUBJECT: &str = "uzram";
+
+/// Part of the time lost to other processes from which on a block is marked.
+pub(crate) const BUSY: f64 = 0.02;
 
 /// What to measure, checked.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use uzram_server::control::{Attributes, Request};
 use uzram_server::size::human;
 
-use super::{StateAt, done, number, plain, server};
+use super::{StateAt, attached, done, number, plain, server};
 use crate::args::AddArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{bold, print};
@@ -27,9 +27,13 @@ pub fn run(state: StateAt<'_>, args: &AddArgs) -> Result {
 fn welcome(device: &Attributes) -> String {
     let text = |name: &str| device.get(name).map(plain).unwrap_or_default();
     let (name, uri) = (text("name"), text("endpoint"));
+    let first = match uri.starts_with('/') {
+        true => attached::lines(uri.as_ref(), &name)[0].0.clone(),
+        false => format!("URI='{uri}'\n  nbdinfo \"$URI\""),
+    };
     format!(
-        "{} is a compressed RAM disk of {}, served by process {}.\n  URI='{uri}'\n  \
-         nbdinfo \"$URI\"\n  uzram stat {name}\n  uzram remove {name}\n",
+        "{} is a compressed RAM disk of {}, served by process {}.\n  {first}\n  \
+         uzram stat {name}\n  uzram remove {name}\n",
         bold(&name),
         human(number(device, "disksize")),
         text("pid"),

@@ -1,13 +1,17 @@
 //! One file a command; what they share is asking the servers of the state directory.
 
 pub mod add;
+mod attached;
 pub mod btt;
+pub mod compact;
+pub mod down;
 pub mod list;
 pub mod remove;
 pub mod reset;
 pub mod serve;
 pub mod set;
 pub mod stat;
+pub mod up;
 mod watch;
 
 use std::path::Path;
@@ -98,6 +102,8 @@ impl DeviceArgs {
             ("socket", socket),
             ("listen", self.listen.clone()),
             ("insecure", yes(self.insecure)),
+            ("for-swap", yes(self.for_swap)),
+            ("attach", self.attach.map(|attach| attach.name().to_owned())),
         ];
         let given = given.into_iter();
         Ok(given
@@ -112,6 +118,15 @@ impl DeviceArgs {
         device_config(options).map_err(|OptionError { option, error }| {
             Failure::from(error).about(format!("--{option}"))
         })
+    }
+}
+
+/// `text` as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
 

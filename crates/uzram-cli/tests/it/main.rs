@@ -3,10 +3,13 @@
 // Clippy lets functions marked as tests unwrap, and not what they share.
 #![allow(clippy::unwrap_used)]
 
+mod advise;
+mod attach;
 mod bad_input;
 mod bench;
 mod capture;
 mod clients;
+mod compact;
 mod config;
 mod control_socket;
 mod devices;
@@ -17,3 +20,4 @@ mod sandbox;
 mod service;
 mod set;
 mod support;
+mod up;

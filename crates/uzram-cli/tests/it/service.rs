@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::{Command, Stdio};
 
 use crate::nbd_client::NbdClient;
-use crate::support::{Home, PATIENCE, Served};
+use crate::support::{Home, PATIENCE, Served, eventually};
 
 #[test]
 fn the_manager_is_told_what_happens() {
@@ -102,6 +102,13 @@ fn a_socket_that_is_handed_over_is_served_and_left() {
         home.files()
     );
     drop(client);
+    for name in ["uzram0", "b"] {
+        eventually("the client is gone", || {
+            home.run(&["remove", name]).status == 0
+        });
+    }
+    assert_eq!(home.run(&["add", "--size", "1M", "--name", "c"]).status, 0);
+    NbdClient::connect(&path, "c").expect("the socket outlives the disks");
     served.signal("TERM");
     assert_eq!(served.wait(), Some(0));
     assert!(path.exists(), "the path is the manager's");

@@ -37,7 +37,7 @@ fn wrong_names_are_answered_with_the_nearest_one() {
         ("disksise", "did you mean disksize?"),
         (
             "colour",
-            "writable are: reset, read_only, log_level, mem_limit, mem_used_max",
+            "writable are: reset, compact, read_only, log_level, mem_limit, mem_used_max",
         ),
         ("", "writable are: "),
         ("\u{1b}[31m", "no attribute \"\\u{1b}[31m\""),

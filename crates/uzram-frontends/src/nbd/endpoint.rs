@@ -48,13 +48,23 @@ impl Endpoint {
     /// The URI of the export `name` here.
     #[must_use]
     pub fn uri(&self, name: &str) -> String {
+        self.uri_of("nbd", name)
+    }
+
+    /// The same for clients that are to start TLS.
+    #[must_use]
+    pub fn uri_tls(&self, name: &str) -> String {
+        self.uri_of("nbds", name)
+    }
+
+    fn uri_of(&self, scheme: &str, name: &str) -> String {
         let name = Escaped(name.as_bytes());
         match self {
             Endpoint::Unix(path) => {
                 let path = Escaped(path.as_os_str().as_encoded_bytes());
-                format!("nbd+unix:///{name}?socket={path}")
+                format!("{scheme}+unix:///{name}?socket={path}")
             }
-            Endpoint::Tcp(address) => format!("nbd://{address}/{name}"),
+            Endpoint::Tcp(address) => format!("{scheme}://{address}/{name}"),
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use uzram::{BlockDevice, Error, ErrorKind, Result};
 
-use super::wire;
+use super::transmission::Rules;
+use super::wire::{self, Framing};
 
 /// Longest export name, in bytes. The protocol allows 4096 and recommends at most 256.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -17,7 +18,8 @@ pub const DESCRIPTION_BYTES_MAX: usize = wire::STRING_BYTES_MAX;
 #[derive(Clone)]
 pub struct Export {
     /// What clients ask for: at most [`NAME_BYTES_MAX`] bytes without NUL. A client that asks for
-    /// the empty name gets the export of that name or, where there is one export only, that one.
+    /// the empty name gets the export of that name, else the default that was chosen
+    /// ([`Exports::set_default`]), else the only one there is.
     pub name: String,
     /// Text for people, shown by clients that list exports; may be empty.
     pub description: String,
@@ -75,7 +77,7 @@ impl Export {
         Ok(())
     }
 
-    pub(crate) fn transmission_flags(&self) -> u16 {
+    pub(crate) fn transmission_flags(&self, rules: &Rules) -> u16 {
         // Multi-conn holds because a device completes a request before it is answered and keeps
         // nothing per connection: what one connection's flush covers, all see.
         let flags = wire::FLAG_HAS_FLAGS
@@ -83,11 +85,20 @@ impl Export {
             | wire::FLAG_SEND_FUA
             | wire::FLAG_SEND_CACHE
             | wire::FLAG_CAN_MULTI_CONN;
-        if self.read_only {
-            flags | wire::FLAG_READ_ONLY
-        } else {
-            flags | wire::FLAG_SEND_TRIM | wire::FLAG_SEND_WRITE_ZEROES | wire::FLAG_SEND_FAST_ZERO
-        }
+        let writing = match self.read_only {
+            true => wire::FLAG_READ_ONLY,
+            false => {
+                wire::FLAG_SEND_TRIM | wire::FLAG_SEND_WRITE_ZEROES | wire::FLAG_SEND_FAST_ZERO
+            }
+        };
+        let framing = match rules.framing {
+            Framing::Simple => 0,
+            Framing::Extended if !rules.contexts.is_empty() => {
+                wire::FLAG_SEND_DF | wire::FLAG_BLOCK_STATUS_PAYLOAD
+            }
+            Framing::Structured | Framing::Extended => wire::FLAG_SEND_DF,
+        };
+        flags | writing | framing
     }
 }
 
@@ -106,7 +117,13 @@ impl std::fmt::Debug for Export {
 /// handshake.
 #[derive(Debug, Default)]
 pub struct Exports {
-    by_name: RwLock<BTreeMap<String, Entry>>,
+    table: RwLock<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_name: BTreeMap<String, Entry>,
+    default: Option<String>,
 }
 
 #[derive(Debug)]
@@ -129,7 +146,7 @@ impl Exports {
     /// description, size or preferred block outside the protocol's bounds.
     pub fn add(&self, export: Export) -> Result<()> {
         export.validate()?;
-        let mut by_name = self.write();
+        let by_name = &mut self.write().by_name;
         if by_name.contains_key(&export.name) {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -144,13 +161,19 @@ impl Exports {
         Ok(())
     }
 
+    /// Chooses what a client gets that asks for the empty name, for as long as it is offered; `None`
+    /// for none but the only one. There need not be an export of that name yet.
+    pub fn set_default(&self, name: Option<&str>) {
+        self.write().default = name.map(str::to_owned);
+    }
+
     /// Stops offering the export `name` and gives it back.
     ///
     /// # Errors
     /// [`ErrorKind::UnknownName`] if there is none, [`ErrorKind::Busy`] while connections use it.
     pub fn remove(&self, name: &str) -> Result<Arc<Export>> {
         // Leases are taken under the read lock, so none appears between the test and the removal.
-        let mut by_name = self.write();
+        let by_name = &mut self.write().by_name;
         let Some(entry) = by_name.get(name) else {
             return Err(Error::new(
                 ErrorKind::UnknownName,
@@ -172,6 +195,7 @@ impl Exports {
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Export>> {
         self.read()
+            .by_name
             .values()
             .map(|entry| Arc::clone(&entry.export))
             .collect()
@@ -181,20 +205,21 @@ impl Exports {
     #[must_use]
     pub fn connections(&self, name: &str) -> usize {
         self.read()
+            .by_name
             .get(name)
             .map_or(0, |entry| entry.connections.load(Ordering::Acquire))
     }
 
     /// The export that a client means by `name`.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Export>> {
-        let by_name = self.read();
-        resolve(&by_name, name).map(|entry| Arc::clone(&entry.export))
+        let table = self.read();
+        table.resolve(name).map(|entry| Arc::clone(&entry.export))
     }
 
     /// The same, counted as in use until the lease is dropped.
     pub(crate) fn lease(&self, name: &str) -> Option<Lease> {
-        let by_name = self.read();
-        resolve(&by_name, name).map(|entry| {
+        let table = self.read();
+        table.resolve(name).map(|entry| {
             entry.connections.fetch_add(1, Ordering::AcqRel);
             Lease {
                 export: Arc::clone(&entry.export),
@@ -203,20 +228,25 @@ impl Exports {
         })
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Entry>> {
-        self.by_name.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Entry>> {
-        self.by_name.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn resolve<'a>(by_name: &'a BTreeMap<String, Entry>, name: &str) -> Option<&'a Entry> {
-    by_name.get(name).or_else(|| {
-        let the_only_one = name.is_empty() && by_name.len() == 1;
-        by_name.values().next().filter(|_| the_only_one)
-    })
+impl Table {
+    fn resolve(&self, name: &str) -> Option<&Entry> {
+        self.by_name.get(name).or_else(|| {
+            let chosen = self.default.as_ref().filter(|_| name.is_empty());
+            let the_only_one = name.is_empty() && self.by_name.len() == 1;
+            chosen
+                .and_then(|chosen| self.by_name.get(chosen))
+                .or_else(|| self.by_name.values().next().filter(|_| the_only_one))
+        })
+    }
 }
 
 /// One connection's use of an export.

@@ -1,10 +1,32 @@
 //! A server of the Network Block Device protocol over [`uzram::BlockDevice`].
 //!
-//! Fixed newstyle handshake (`EXPORT_NAME`, `GO`, `INFO`, `LIST`, `ABORT`; every other option is
-//! answered `ERR_UNSUP`), simple replies, and the commands `READ`, `WRITE`, `FLUSH`, `TRIM`,
-//! `WRITE_ZEROES` (`NO_HOLE`, `FAST_ZERO`), `CACHE` and `DISC`, with `FUA` on all that change
-//! something. Several connections may share an export. Requests of one connection overlap and are
-//! answered in the order in which they finish.
+//! Fixed newstyle handshake with every option of the protocol: `EXPORT_NAME`, `ABORT`, `LIST`, `INFO`,
+//! `GO`, `STARTTLS` (feature `tls`), `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT` and, of
+//! the extensions, `EXTENDED_HEADERS`. Every command: `READ` (`DF`), `WRITE`, `FLUSH`, `TRIM`,
+//! `WRITE_ZEROES` (`NO_HOLE`, `FAST_ZERO`), `CACHE`, `BLOCK_STATUS` (`REQ_ONE`, filtered by payload) and
+//! `DISC`, with `FUA` on all that change something. Several connections may share an export.
+//! Requests of one connection overlap and are answered in the order in which they finish.
+//!
+//! A structured read sends zeroes as holes wherever the device knows of them without looking at the
+//! data and they are a page or all there is. Errors of reads name the first byte that could not be
+//! read, behind what could. The size of an export is constant: the protocol has no notice of a new
+//! one (the `RESIZE` extension is implemented nowhere), so a device is resized by removing its
+//! export, which is refused while clients are connected, and offering it anew.
+//!
+//! # Metadata contexts
+//!
+//! `base:allocation` tells holes (never written, or trimmed) from zeroes that are allocated
+//! (`WRITE_ZEROES` with `NO_HOLE`, or zeroes written) from data. `uzram:state` tells how each unit of the
+//! store is kept, and is for looking at what compresses:
+//!
+//! | bits  | meaning                                                              |
+//! |-------|----------------------------------------------------------------------|
+//! | 0-3   | 0 hole, 1 filled with one 32-bit word, 2 kept as it is, 3 compressed |
+//! | 4-20  | of a compressed unit, its compressed size in bytes; else 0           |
+//! | 21-31 | 0                                                                    |
+//!
+//! `nbdinfo --map=uzram:state URI` prints it. An extent that is no hole can still be refused a write
+//! with `ENOSPC`: what replaces a unit may compress to more than the unit did.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -43,8 +65,9 @@
 //! ```
 //!
 //! Who may connect is the caller's decision: a Unix socket is made with mode 0600, and
-//! [`Endpoint::is_loopback`] tells whether a TCP address is reachable from elsewhere. The protocol
-//! as served here has neither encryption nor authentication.
+//! [`Endpoint::is_loopback`] tells whether a TCP address is reachable from elsewhere. Without TLS the
+//! protocol has neither encryption nor authentication. With the feature `tls`, `Server::with_tls` offers or
+//! requires TLS 1.2 or 1.3, with a certificate of the server and, if asked for, of the clients.
 //!
 //! # Bounds
 //!
@@ -55,14 +78,20 @@
 //! | options in a handshake                        | [`OPTIONS_MAX`]                             | hang-up                             |
 //! | option data                                   | [`OPTION_DATA_BYTES_MAX`]                   | `ERR_TOO_BIG`; beyond [`OPTION_SKIP_BYTES_MAX`] hang-up |
 //! | payload of a read or write                    | [`PAYLOAD_BYTES_MAX`], 32 MiB               | `EOVERFLOW`, `EINVAL`               |
-//! | payload of a refused write                    | [`REFUSED_PAYLOAD_BYTES_MAX`], 64 MiB       | hang-up                             |
+//! | payload of a refused write                    | [`REFUSED_PAYLOAD_BYTES_MAX`], 64 MiB; with extended headers 32 MiB | hang-up      |
 //! | payload in memory, a connection               | [`Limits::in_flight_bytes_max`], 64 MiB     | it is not received from             |
+//! | payload in memory, all connections            | [`Limits::buffered_bytes_max`], 256 MiB     | they are not received from          |
+//! | time for a request to arrive, a reply to go   | [`Limits::request_timeout`], 60 s and 1 s for each 64 KiB | hang-up               |
+//! | silence between requests                      | [`Limits::idle_timeout`], none              | hang-up                             |
+//! | silence of a TCP peer                         | 60 s, then 6 questions in 60 s              | hang-up                             |
+//! | extents in a reply                            | 32768, and 20 ms of looking                 | the reply ends there                |
 //! | threads of a connection                       | [`Limits::workers_per_connection_max`]      | it is not received from             |
 //! | path of a Unix socket                         | [`SOCKET_PATH_BYTES_MAX`]                   | [`Server::bind`] fails              |
 //! | export name, description                      | [`NAME_BYTES_MAX`], [`DESCRIPTION_BYTES_MAX`] | [`Exports::add`] fails            |
 //!
-//! Besides its payload in flight a connection holds at most 4 MiB of buffers a thread while it
-//! works, and nothing but its first thread's stack after a second of silence.
+//! The payload in memory is that of requests above 128 KiB. Besides it a connection holds at most
+//! 4 MiB of buffers a thread while it works (128 KiB once half of what all connections may have is
+//! taken), and nothing but its first thread's stack after a second of silence.
 //!
 //! # How a connection works
 //!
@@ -99,13 +128,17 @@
 //!
 //! The protocol itself (`wire`, `handshake`, `transmission`, and [`Session`] over both) does no I/O.
 
+mod budget;
 mod connection;
+mod context;
 mod endpoint;
 mod export;
 mod handshake;
 mod server;
 mod session;
 mod socket;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
 mod transmission;
 mod wire;
 
@@ -116,6 +149,8 @@ pub use export::{DESCRIPTION_BYTES_MAX, Export, Exports, NAME_BYTES_MAX};
 pub use handshake::{OPTION_DATA_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 pub use server::{Server, ServerHandle};
 pub use session::Session;
+#[cfg(feature = "tls")]
+pub use tls::{Tls, TlsFiles};
 pub use transmission::REFUSED_PAYLOAD_BYTES_MAX;
 
 /// Longest payload of a read or a write, in bytes, as advertised to clients.
@@ -133,19 +168,30 @@ pub struct Limits {
     /// Payload bytes of requests above 128 KiB that one connection may have in memory at a time,
     /// received or read and not yet sent. Reaching it stops receiving on this connection.
     pub in_flight_bytes_max: usize,
+    /// The same for all connections together.
+    pub buffered_bytes_max: usize,
+    /// Time in which a request that has begun must arrive whole, and in which a client must take
+    /// something of what is sent to it; longer by a second for every 64 KiB that come or go. Whoever
+    /// is slower is hung up on.
+    pub request_timeout: Duration,
+    /// Silence between requests after which a client is hung up on; `None`: never, as disks have it.
+    pub idle_timeout: Option<Duration>,
     /// Threads that one connection may use. One more than are blocked in large requests keeps
     /// small ones going.
     pub workers_per_connection_max: usize,
 }
 
 impl Default for Limits {
-    /// 128 connections, 10 s, 64 MiB, and two threads more than there are CPUs (at most 16).
+    /// 128 connections, 10 s, 64 MiB, 256 MiB, 60 s, no limit on silence, and two threads more than there are CPUs (at most 16).
     fn default() -> Limits {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Limits {
             connections_max: 128,
             handshake_timeout: Duration::from_secs(10),
             in_flight_bytes_max: 64 << 20,
+            buffered_bytes_max: 256 << 20,
+            request_timeout: Duration::from_secs(60),
+            idle_timeout: None,
             workers_per_connection_max: cpus.saturating_add(2).min(16),
         }
     }

@@ -12,11 +12,13 @@ use rustix::net::{SocketFlags, accept_with};
 use uzram::{Error, ErrorKind, Result};
 
 use super::Limits;
+use super::budget::Budget;
 use super::connection::Connection;
 use super::endpoint::{Endpoint, Listener};
-use super::export::{Exports, Lease};
-use super::handshake::{Handshake, Step};
+use super::export::Exports;
+use super::handshake::{Agreement, Handshake, Security, Step};
 use super::socket::{Received, Socket};
+use super::tls::Tls;
 use super::wire;
 
 /// Clients that are being told that the server is full; further ones are hung up on.
@@ -32,7 +34,7 @@ const HANDSHAKE_CHUNK_BYTES: usize = 4096;
 /// A server that is bound to its endpoint and not yet serving: clients can connect and wait.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Shared,
 }
 
 /// A running server. Dropping it shuts down without waiting for requests under way.
@@ -47,6 +49,10 @@ struct Shared {
     listener: Listener,
     exports: Arc<Exports>,
     limits: Limits,
+    /// Memory for large payloads, of all clients together.
+    budget: Arc<Budget>,
+    tls: Option<Tls>,
+    security: Security,
     /// Readable once the server stops.
     stop: OwnedFd,
     stopping: AtomicBool,
@@ -90,14 +96,30 @@ impl Server {
             listener,
             exports,
             limits,
+            budget: Arc::new(Budget::new(limits.buffered_bytes_max)),
+            tls: None,
+            security: Security::Plain,
             stop,
             stopping: AtomicBool::new(false),
             clients: Mutex::default(),
             client_left: Condvar::new(),
         };
-        Ok(Server {
-            shared: Arc::new(shared),
-        })
+        Ok(Server { shared })
+    }
+
+    /// Lets clients start TLS; `required`: all must, before they learn or do anything.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls, required: bool) -> Server {
+        self.shared.tls = Some(tls);
+        self.shared.security = Security::of(required);
+        self
+    }
+
+    /// The address of the export `name` that clients take, with TLS where that is required.
+    #[must_use]
+    pub fn uri(&self, name: &str) -> String {
+        self.shared.uri(name)
     }
 
     /// Where it listens, with the port that was chosen.
@@ -111,13 +133,14 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
     pub fn spawn(self) -> Result<ServerHandle> {
-        let shared = Arc::clone(&self.shared);
+        let server = Arc::new(self.shared);
+        let shared = Arc::clone(&server);
         let acceptor = thread::Builder::new()
             .name("nbd-accept".to_owned())
             .spawn(move || accept_clients(&shared))
             .map_err(|error| Error::new(ErrorKind::Io, "nbd server thread").with_source(error))?;
         Ok(ServerHandle {
-            shared: self.shared,
+            shared: server,
             acceptor: Some(acceptor),
         })
     }
@@ -128,6 +151,12 @@ impl ServerHandle {
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.shared.listener.endpoint
+    }
+
+    /// The address of the export `name` that clients take, with TLS where that is required.
+    #[must_use]
+    pub fn uri(&self, name: &str) -> String {
+        self.shared.uri(name)
     }
 
     /// Clients connected now, those in the handshake included, refused ones not.
@@ -184,6 +213,13 @@ impl Drop for ServerHandle {
 }
 
 impl Shared {
+    fn uri(&self, name: &str) -> String {
+        match self.security {
+            Security::Required => self.listener.endpoint.uri_tls(name),
+            _ => self.listener.endpoint.uri(name),
+        }
+    }
+
     fn clients(&self) -> MutexGuard<'_, Clients> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,7 +274,7 @@ enum Admission {
 
 /// Starts the thread of a new client, if there is room for one.
 fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
-    let socket = Arc::new(Socket::new(fd));
+    let socket = Arc::new(Socket::new(fd, shared.limits.request_timeout));
     if matches!(shared.listener.endpoint, Endpoint::Tcp(_)) {
         socket.tune_tcp();
     }
@@ -253,7 +289,7 @@ fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
             "server is full: {limit} connections, its limit; try later"
         ))
     } else {
-        Handshake::new(Arc::clone(&shared.exports))
+        Handshake::new(Arc::clone(&shared.exports), shared.security)
     };
     let id = clients.next_id;
     clients.next_id += 1;
@@ -287,15 +323,16 @@ struct Client {
 
 impl Client {
     fn run(self, handshake: Handshake, name: &str) {
-        if let Some((lease, received)) = self.shake_hands(handshake) {
-            let socket = Arc::clone(&self.socket);
-            Connection::serve(socket, lease, self.shared.limits, name, &received);
+        if let Some((agreement, received)) = self.shake_hands(handshake) {
+            let (socket, budget) = (Arc::clone(&self.socket), Arc::clone(&self.shared.budget));
+            let limits = self.shared.limits;
+            Connection::serve(socket, agreement, limits, budget, name, &received);
         }
         self.socket.finish();
     }
 
     /// Returns the export that was agreed on and the bytes behind the handshake.
-    fn shake_hands(&self, mut handshake: Handshake) -> Option<(Lease, Vec<u8>)> {
+    fn shake_hands(&self, mut handshake: Handshake) -> Option<(Agreement, Vec<u8>)> {
         let deadline = Instant::now() + self.shared.limits.handshake_timeout;
         let mut unread = Vec::new();
         let mut replies = Vec::new();
@@ -308,7 +345,14 @@ impl Client {
             match step {
                 Step::Continue => {}
                 Step::NeedBytes => self.receive_before(&mut unread, deadline)?,
-                Step::Transmit(lease) => return Some((lease, unread)),
+                // Bytes behind the option were sent in the clear, by whomever.
+                Step::StartTls if !unread.is_empty() => return None,
+                Step::StartTls => {
+                    let tls = self.shared.tls.as_ref()?;
+                    self.socket.start_tls(tls, deadline).then_some(())?;
+                    handshake.secured();
+                }
+                Step::Transmit(agreement) => return Some((agreement, unread)),
                 Step::Close => return None,
             }
         }
@@ -318,16 +362,17 @@ impl Client {
         let mut chunk = [0; HANDSHAKE_CHUNK_BYTES];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || !self.socket.wait(Some(left)) {
+            if left.is_zero() {
                 return None;
             }
+            // Looked at first: TLS may hold what the socket has given it already.
             match self.socket.receive(&mut chunk) {
                 Received::Bytes(length) => {
                     unread.extend_from_slice(&chunk[..length]);
                     return Some(());
                 }
-                Received::Nothing => {}
-                Received::End => return None,
+                Received::Nothing if self.socket.wait(Some(left)) => {}
+                Received::Nothing | Received::End => return None,
             }
         }
     }

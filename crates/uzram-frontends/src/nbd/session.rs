@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
-use super::export::{Exports, Lease};
-use super::handshake::{Handshake, Step};
-use super::transmission::{self, Input, Next, Output, Rules};
+use super::export::Exports;
+use super::handshake::{Agreement, Handshake, Security, Step};
+use super::socket::Received;
+use super::tls::{Stream, Tls};
+use super::transmission::{self, Input, Next, Output};
 use super::wire;
+
+/// Plaintext that is taken from TLS at once, in bytes.
+const PLAINTEXT_BYTES: usize = 16 << 10;
 
 /// One client's session over any transport, one request at a time in the order of arrival.
 ///
@@ -25,6 +30,8 @@ use super::wire;
 pub struct Session {
     phase: Phase,
     unread: Vec<u8>,
+    tls: Option<Tls>,
+    stream: Option<Stream>,
 }
 
 #[derive(Debug)]
@@ -32,7 +39,7 @@ enum Phase {
     Greeting(Handshake),
     Handshake(Handshake),
     Transmission {
-        lease: Lease,
+        agreement: Agreement,
         input: Input,
         output: Output,
     },
@@ -43,15 +50,79 @@ impl Session {
     /// A session at its start.
     #[must_use]
     pub fn new(exports: Arc<Exports>) -> Session {
+        Session::begin(Handshake::new(exports, Security::Plain), None)
+    }
+
+    /// The same where the client may start TLS; `required`: before anything else.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(exports: Arc<Exports>, tls: &Tls, required: bool) -> Session {
+        let handshake = Handshake::new(exports, Security::of(required));
+        Session::begin(handshake, Some(tls.clone()))
+    }
+
+    fn begin(handshake: Handshake, tls: Option<Tls>) -> Session {
         Session {
-            phase: Phase::Greeting(Handshake::new(exports)),
+            phase: Phase::Greeting(handshake),
             unread: Vec::new(),
+            tls,
+            stream: None,
         }
     }
 
     /// Takes `bytes` from the client, in pieces of any size, and appends what to send to
     /// `replies`. Returns whether the session goes on; if not, send `replies` and hang up.
     pub fn receive(&mut self, bytes: &[u8], replies: &mut Vec<u8>) -> bool {
+        match self.stream.take() {
+            None => self.receive_clear(bytes, replies),
+            Some(mut stream) => {
+                if !self.receive_sealed(&mut stream, bytes, replies) {
+                    self.phase = Phase::Closed;
+                }
+                self.stream = Some(stream);
+            }
+        }
+        !matches!(self.phase, Phase::Closed)
+    }
+
+    /// `false` if TLS has come to its end.
+    fn receive_sealed(&mut self, stream: &mut Stream, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+        let mut rest = bytes;
+        let mut source = |buffer: &mut [u8]| {
+            let length = rest.len().min(buffer.len());
+            let (now, later) = rest.split_at(length);
+            buffer[..length].copy_from_slice(now);
+            rest = later;
+            match length {
+                0 => Received::Nothing,
+                _ => Received::Bytes(length),
+            }
+        };
+        let mut plaintext = [0; PLAINTEXT_BYTES];
+        loop {
+            let received = stream.receive(&mut plaintext, &mut source);
+            let Received::Bytes(length) = received else {
+                // An alert, where TLS failed.
+                let said = stream.outgoing(out);
+                return said.is_ok() && matches!(received, Received::Nothing);
+            };
+            let mut replies = Vec::new();
+            self.receive_clear(&plaintext[..length], &mut replies);
+            let mut replies = &replies[..];
+            while !replies.is_empty() {
+                match stream.seal(replies, out) {
+                    Ok(sealed) => replies = &replies[sealed..],
+                    Err(_) => return false,
+                }
+            }
+            if matches!(self.phase, Phase::Closed) {
+                let _ = stream.close(out);
+                return false;
+            }
+        }
+    }
+
+    fn receive_clear(&mut self, bytes: &[u8], replies: &mut Vec<u8>) {
         self.phase = match std::mem::replace(&mut self.phase, Phase::Closed) {
             Phase::Greeting(handshake) => {
                 replies.extend_from_slice(&wire::greeting());
@@ -59,13 +130,12 @@ impl Session {
             }
             Phase::Handshake(handshake) => self.shake_hands(handshake, bytes, replies),
             Phase::Transmission {
-                lease,
+                agreement,
                 input,
                 output,
-            } => transmit(lease, input, output, bytes, replies),
+            } => transmit(agreement, input, output, bytes, replies),
             Phase::Closed => Phase::Closed,
         };
-        !matches!(self.phase, Phase::Closed)
     }
 
     fn shake_hands(
@@ -85,10 +155,21 @@ impl Session {
                     self.unread.drain(..consumed);
                     return Phase::Handshake(handshake);
                 }
-                Step::Transmit(lease) => {
+                Step::StartTls => {
+                    self.stream = self.tls.as_ref().and_then(Tls::stream);
+                    let is_clean = consumed == self.unread.len();
+                    self.unread.clear();
+                    handshake.secured();
+                    return match is_clean && self.stream.is_some() {
+                        true => Phase::Handshake(handshake),
+                        false => Phase::Closed,
+                    };
+                }
+                Step::Transmit(agreement) => {
                     let rest = self.unread.split_off(consumed);
                     self.unread = Vec::new();
-                    return transmit(lease, Input::default(), Output::default(), &rest, replies);
+                    let (input, output) = (Input::default(), Output::default());
+                    return transmit(agreement, input, output, &rest, replies);
                 }
                 Step::Close => return Phase::Closed,
             }
@@ -97,27 +178,28 @@ impl Session {
 }
 
 fn transmit(
-    lease: Lease,
+    agreement: Agreement,
     mut input: Input,
     mut output: Output,
     bytes: &[u8],
     replies: &mut Vec<u8>,
 ) -> Phase {
-    let rules = Rules::of(&lease.export);
+    let rules = &agreement.rules;
     if !input.append(bytes) {
         return Phase::Closed;
     }
     loop {
         match input.next(rules) {
             Next::Request(request) => {
-                let device = &*lease.export.device;
-                transmission::execute(&request, input.payload(&request), device, &mut output);
+                let device = &*agreement.lease.export.device;
+                let payload = input.payload(&request);
+                transmission::execute(&request, payload, rules, device, &mut output);
                 input.consume(&request);
             }
-            Next::Refused { cookie, error } => output.push(&wire::simple_reply(cookie, error)),
+            Next::Refused(refusal) => transmission::refuse(&refusal, rules.framing, &mut output),
             Next::Incomplete { .. } => {
                 return Phase::Transmission {
-                    lease,
+                    agreement,
                     input,
                     output,
                 };

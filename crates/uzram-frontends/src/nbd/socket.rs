@@ -1,24 +1,50 @@
-//! A connected stream socket, of either family: the only place that receives and sends.
+//! A connected stream socket, of either family, in the clear or through TLS: the only place that
+//! receives and sends.
+//!
+//! Locks: `stream`, for making and taking apart records and never across a system call that waits.
+//! Who sends holds the connection's `writer` around it, so records leave in the order of their making.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send};
+
+use super::tls::{Stream, Tls};
 
 /// How long a closing connection waits for a client to take what was sent last.
 const CLOSE_LINGER: Duration = Duration::from_millis(200);
+/// Silence after which a TCP peer is asked whether it is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// Time between further questions, and how many go unanswered before it is given up.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 6;
+/// What a client that is slower than its time limit must still take or send, in bytes a second.
+pub(crate) const RATE_MIN: u32 = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
     draining: AtomicBool,
+    /// How long a client may take nothing of what is sent to it.
+    stall_timeout: Duration,
+    tls: OnceLock<Sealed>,
+}
+
+#[derive(Debug)]
+struct Sealed {
+    stream: Mutex<Stream>,
+    /// Records on their way out; taken by who sends, so that its memory is used again.
+    records: Mutex<Vec<u8>>,
 }
 
 /// What came of an attempt to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Bytes(usize),
     /// Nothing is there now.
@@ -28,15 +54,29 @@ pub(crate) enum Received {
 }
 
 impl Socket {
-    pub fn new(fd: OwnedFd) -> Socket {
+    pub fn new(fd: OwnedFd, stall_timeout: Duration) -> Socket {
+        // Where the system refuses, a send waits for ever, as it would without.
+        let _ = sockopt::set_socket_timeout(&fd, Timeout::Send, Some(stall_timeout));
         Socket {
             fd,
             draining: AtomicBool::new(false),
+            stall_timeout,
+            tls: OnceLock::new(),
         }
     }
 
     /// Receives what is there without waiting.
     pub fn receive(&self, buffer: &mut [u8]) -> Received {
+        match self.tls.get() {
+            None => self.receive_raw(buffer),
+            Some(sealed) => {
+                let mut source = |buffer: &mut [u8]| self.receive_raw(buffer);
+                sealed.stream().receive(buffer, &mut source)
+            }
+        }
+    }
+
+    fn receive_raw(&self, buffer: &mut [u8]) -> Received {
         loop {
             // The buffer is never empty, so 0 means the end.
             return match recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT) {
@@ -73,20 +113,59 @@ impl Socket {
         }
     }
 
-    /// Sends all of `bytes`, waiting for the client as long as it takes.
-    pub fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+    /// Sends all of `bytes`. A client that takes nothing for long, or too little, is given up.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        self.send_sealed(bytes, |bytes| self.send_raw(bytes))
+    }
+
+    /// Sends all of `bytes` before `deadline`.
+    pub fn send_before(&self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+        self.send_sealed(bytes, |bytes| self.send_raw_before(bytes, deadline))
+    }
+
+    fn send_sealed(
+        &self,
+        mut bytes: &[u8],
+        send: impl Fn(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(sealed) = self.tls.get() else {
+            return send(bytes);
+        };
+        let mut records = sealed.take_records();
+        while !bytes.is_empty() {
+            records.clear();
+            let length = sealed.stream().seal(bytes, &mut records)?;
+            bytes = &bytes[length..];
+            send(&records)?;
+        }
+        sealed.keep_records(records);
+        Ok(())
+    }
+
+    fn send_raw(&self, mut bytes: &[u8]) -> io::Result<()> {
+        // Looked at only when a send was cut short, which it is when it had to wait.
+        let mut slow: Option<(Instant, usize)> = None;
         while !bytes.is_empty() {
             match send(&self.fd, bytes, SendFlags::NOSIGNAL) {
                 Ok(sent) => bytes = &bytes[sent..],
                 Err(Errno::INTR) => {}
+                // The system's word for the time limit.
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
                 Err(error) => return Err(error.into()),
+            }
+            if bytes.is_empty() {
+                break;
+            }
+            let (since, left) = slow.get_or_insert((Instant::now(), bytes.len()));
+            let taken = (*left - bytes.len()) as u32;
+            if since.elapsed() > self.stall_timeout + Duration::from_secs(1) * (taken / RATE_MIN) {
+                return Err(io::ErrorKind::TimedOut.into());
             }
         }
         Ok(())
     }
 
-    /// Sends all of `bytes` before `deadline`.
-    pub fn send_before(&self, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    fn send_raw_before(&self, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             match send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(sent) => bytes = &bytes[sent..],
@@ -101,6 +180,43 @@ impl Socket {
             }
         }
         Ok(())
+    }
+
+    /// Starts TLS, before `deadline`; `false` if that fails, and then nothing more is to be said in
+    /// the clear.
+    pub fn start_tls(&self, tls: &Tls, deadline: Instant) -> bool {
+        let Some(stream) = tls.stream() else {
+            return false;
+        };
+        let sealed = self.tls.get_or_init(|| Sealed {
+            stream: Mutex::new(stream),
+            records: Mutex::default(),
+        });
+        loop {
+            let mut source = |buffer: &mut [u8]| self.receive_raw(buffer);
+            let mut stream = sealed.stream();
+            let is_handshaking = stream.is_handshaking();
+            let received = match is_handshaking {
+                true => stream.advance(&mut source),
+                false => Received::Nothing,
+            };
+            let mut records = Vec::new();
+            let said = stream.outgoing(&mut records);
+            drop(stream);
+            // An alert goes out too, where the handshake has failed.
+            let sent = said.and_then(|()| self.send_raw_before(&records, deadline));
+            if sent.is_err() || received == Received::End {
+                return false;
+            }
+            if !is_handshaking {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let must_wait = received == Received::Nothing && sealed.stream().is_handshaking();
+            if left.is_zero() || must_wait && !self.wait(Some(left)) {
+                return false;
+            }
+        }
     }
 
     /// Stops receiving once what has arrived is taken; sending goes on.
@@ -122,11 +238,18 @@ impl Socket {
     /// Says that nothing more comes and lets the client read what was sent: closing with bytes
     /// unread would reset a TCP connection and destroy replies on their way.
     pub fn finish(&self) {
+        if let Some(sealed) = self.tls.get() {
+            let mut records = sealed.take_records();
+            records.clear();
+            if sealed.stream().close(&mut records).is_ok() {
+                let _ = self.send_raw_before(&records, Instant::now() + CLOSE_LINGER);
+            }
+        }
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
         let deadline = Instant::now() + CLOSE_LINGER;
         let mut discarded = [0; 4096];
         loop {
-            match self.receive(&mut discarded) {
+            match self.receive_raw(&mut discarded) {
                 Received::End => return,
                 Received::Bytes(_) if Instant::now() < deadline => {}
                 Received::Bytes(_) => return,
@@ -142,8 +265,27 @@ impl Socket {
 
     /// Small replies go out at once, and a peer that has vanished without a word is noticed.
     pub fn tune_tcp(&self) {
-        // Both only improve matters; a socket that refuses them still works.
-        let _ = rustix::net::sockopt::set_tcp_nodelay(self.fd.as_fd(), true);
-        let _ = rustix::net::sockopt::set_socket_keepalive(self.fd.as_fd(), true);
+        // All of it only improves matters; a socket that refuses it still works.
+        let fd = self.fd.as_fd();
+        let _ = sockopt::set_tcp_nodelay(fd, true);
+        let _ = sockopt::set_socket_keepalive(fd, true);
+        let _ = sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE);
+        let _ = sockopt::set_tcp_keepintvl(fd, KEEPALIVE_INTERVAL);
+        let _ = sockopt::set_tcp_keepcnt(fd, KEEPALIVE_PROBES);
+    }
+}
+
+impl Sealed {
+    fn stream(&self) -> MutexGuard<'_, Stream> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_records(&self) -> Vec<u8> {
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut records)
+    }
+
+    fn keep_records(&self, records: Vec<u8>) {
+        *self.records.lock().unwrap_or_else(PoisonError::into_inner) = records;
     }
 }

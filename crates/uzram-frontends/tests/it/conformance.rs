@@ -1,11 +1,13 @@
 //! What any device must look like through any transport: random unaligned requests over two
 //! connections against a model of bytes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use uzram::{BlockDevice, Store, Unit, Zram};
 use uzram_frontends::nbd::{Endpoint, Exports, Limits, Server};
 
+use crate::chunks::Chunked;
 use crate::client::{
     self, CACHE, Client, FAST_ZERO, FLUSH, FUA, NO_HOLE, READ, TRIM, WRITE, WRITE_ZEROES,
 };
@@ -47,6 +49,14 @@ fn compressed_memory_over_a_unix_socket() {
         let device: Arc<dyn BlockDevice> = Arc::new(Zram::new(store));
         let served = Served::new(device);
         conform(unit, || served.connect());
+        for extended in [false, true] {
+            // Each starts from zeroes.
+            let mut client = served.connect();
+            assert_eq!(client.call(0, WRITE_ZEROES, 0, SIZE as u32), 0);
+            conform(unit, || {
+                Chunked::go(client::unix(&served.path()), "disk", extended, &[])
+            });
+        }
     }
 }
 
@@ -62,15 +72,62 @@ impl Random {
     }
 }
 
+/// A client of any framing.
+trait Talk {
+    fn send(&mut self, flags: u16, command: u16, at: u64, length: u32, payload: &[u8]) -> u64;
+
+    /// The next answer: its cookie, its error, and the data of a read whose range `range_of` knows.
+    fn answer(
+        &mut self,
+        range_of: &dyn Fn(u64) -> Option<Range<u64>>,
+    ) -> (u64, u32, Option<Vec<u8>>);
+}
+
+impl Talk for Client {
+    fn send(&mut self, flags: u16, command: u16, at: u64, length: u32, payload: &[u8]) -> u64 {
+        Client::send(self, flags, command, at, length, payload)
+    }
+
+    fn answer(
+        &mut self,
+        range_of: &dyn Fn(u64) -> Option<Range<u64>>,
+    ) -> (u64, u32, Option<Vec<u8>>) {
+        let (cookie, error) = self.reply();
+        let range = range_of(cookie).filter(|_| error == 0);
+        let data = range.map(|range| self.data((range.end - range.start) as usize));
+        (cookie, error, data)
+    }
+}
+
+impl Talk for Chunked {
+    fn send(&mut self, flags: u16, command: u16, at: u64, length: u32, payload: &[u8]) -> u64 {
+        Chunked::send(self, flags, command, at, length.into(), payload)
+    }
+
+    fn answer(
+        &mut self,
+        range_of: &dyn Fn(u64) -> Option<Range<u64>>,
+    ) -> (u64, u32, Option<Vec<u8>>) {
+        let reply = self.reply();
+        let range = range_of(reply.cookie).filter(|_| reply.error() == 0);
+        let data = range.map(|range| {
+            let length = (range.end - range.start) as usize;
+            reply.content(range.start, length)
+        });
+        (reply.cookie, reply.error(), data)
+    }
+}
+
 /// What a reply must bring.
 struct Expected {
     cookie: u64,
-    data: Option<Vec<u8>>,
+    /// Of a read: where, and what is there.
+    data: Option<(u64, Vec<u8>)>,
 }
 
 /// Two connections own interleaved stripes, so that what each reads is decided by its own requests
 /// although all pages are shared. Requests of one batch do not overlap: their order is free.
-fn conform(unit_bytes: u64, connect: impl Fn() -> Client) {
+fn conform<T: Talk>(unit_bytes: u64, connect: impl Fn() -> T) {
     let mut clients = [connect(), connect()];
     let mut model = vec![0u8; SIZE as usize];
     let mut random = Random(0x5eed_0001);
@@ -99,30 +156,32 @@ fn conform(unit_bytes: u64, connect: impl Fn() -> Client) {
         }
         for (client, mut expected) in clients.iter_mut().zip(expected) {
             while !expected.is_empty() {
-                let (cookie, error) = client.reply();
+                let range_of = |cookie| {
+                    let entry = expected.iter().find(|entry| entry.cookie == cookie)?;
+                    let (at, data) = entry.data.as_ref()?;
+                    Some(*at..at + data.len() as u64)
+                };
+                let (cookie, error, data) = client.answer(&range_of);
                 assert_eq!(error, 0, "round {round}");
                 let at = expected.iter().position(|entry| entry.cookie == cookie);
                 let entry = expected.swap_remove(at.expect("a cookie that is in flight"));
-                if let Some(data) = entry.data {
-                    assert!(
-                        client.data(data.len()) == data,
-                        "round {round}, cookie {cookie:#x}"
-                    );
-                }
+                let wanted = entry.data.map(|(_, data)| data);
+                assert!(data == wanted, "round {round}, cookie {cookie:#x}");
             }
         }
     }
     for client in &mut clients {
-        assert_eq!(client.call(0, FLUSH, 0, 0), 0);
-        assert!(
-            client.read(0, SIZE as usize).unwrap() == model,
-            "the whole device at the end"
-        );
+        client.send(0, FLUSH, 0, 0, &[]);
+        assert_eq!(client.answer(&|_| None).1, 0);
+        client.send(0, READ, 0, SIZE as u32, &[]);
+        let (_, error, data) = client.answer(&|_| Some(0..SIZE));
+        assert_eq!(error, 0);
+        assert!(data.unwrap() == model, "the whole device at the end");
     }
 }
 
 fn one_request(
-    client: &mut Client,
+    client: &mut impl Talk,
     model: &mut [u8],
     random: &mut Random,
     (offset, length): (u64, u64),
@@ -134,7 +193,7 @@ fn one_request(
     let mut data = None;
     let cookie = match random.below(10) {
         0..=3 => {
-            data = Some(model[range].to_vec());
+            data = Some((offset, model[range].to_vec()));
             client.send(fua, READ, offset, wire_length, &[])
         }
         4..=6 => {

@@ -3,6 +3,7 @@
 //! fail.
 #![allow(clippy::unwrap_used)]
 
+mod chunks;
 mod client;
 mod device;
 
@@ -14,6 +15,9 @@ mod handshake;
 mod ordering;
 mod programs;
 mod shutdown;
+mod structured;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

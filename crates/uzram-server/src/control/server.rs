@@ -153,6 +153,7 @@ fn serve_one(stream: &UnixStream, handler: &Handler) {
     // An accepted socket does not inherit the listener's mode, but say so.
     let _ = stream.set_nonblocking(false);
     if !peer_is_trusted(stream) {
+        log::warn!("control socket: somebody else's process was refused");
         return refuse(stream, "only the server's own user and root may ask");
     }
     let reply = match read_request(stream, Instant::now() + REQUEST_TIMEOUT) {

@@ -84,6 +84,11 @@ impl Parameters {
         Ok(self)
     }
 
+    /// Whether a dictionary was set.
+    pub(super) fn has_dictionary(&self) -> bool {
+        self.dictionary.is_some()
+    }
+
     /// The dictionary's bytes, once loaded.
     #[cfg(feature = "c-codecs")]
     pub(super) fn loaded_dictionary(&self) -> Option<Arc<[u8]>> {

@@ -16,7 +16,7 @@ use super::{
 use crate::cpu::PerCpu;
 use crate::error::Result;
 use crate::memory;
-use crate::page::Unit;
+use crate::page::{self, Unit};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// A codec with its per-CPU streams, for units of one size.
@@ -33,6 +33,8 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 pub struct Compression {
     codec: Box<dyn Codec>,
     parameters: Parameters,
+    /// Whether pages that look random are beyond it.
+    fails_on_random: bool,
     unit: Unit,
     streams: Streams<Stream>,
     decoding: Decoding,
@@ -81,19 +83,27 @@ impl Compression {
     ) -> Result<Arc<Compression>> {
         let parameters = parameters.clone().load()?;
         let codec = by_name(algorithm, &parameters, unit)?;
-        Compression::over(codec, parameters, unit)
+        // What a dictionary knows may look random.
+        let fails_on_random = !parameters.has_dictionary();
+        Compression::over(codec, parameters, fails_on_random, unit)
     }
 
-    /// A codec of the caller's.
+    /// A codec of the caller's. The store asks it about every page that is not same-filled, while
+    /// built-in ones are spared pages that look random.
     ///
     /// # Errors
     /// Whatever the codec returns for its first decompressor;
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
     pub fn with_codec(codec: Box<dyn Codec>, unit: Unit) -> Result<Arc<Compression>> {
-        Compression::over(codec, Parameters::default(), unit)
+        Compression::over(codec, Parameters::default(), false, unit)
     }
 
-    fn over(codec: Box<dyn Codec>, parameters: Parameters, unit: Unit) -> Result<Arc<Compression>> {
+    fn over(
+        codec: Box<dyn Codec>,
+        parameters: Parameters,
+        fails_on_random: bool,
+        unit: Unit,
+    ) -> Result<Arc<Compression>> {
         let decoding = match codec.decompressor(unit)? {
             Decompressor::Shared(shared) => Decoding::Shared(shared),
             Decompressor::Stateful(first) => {
@@ -106,6 +116,7 @@ impl Compression {
         Ok(Arc::new(Compression {
             codec,
             parameters,
+            fails_on_random,
             unit,
             streams,
             decoding,
@@ -131,17 +142,45 @@ impl Compression {
         self.unit
     }
 
+    /// Whether it is not worth trying on `page`. A mistake costs density, nothing else.
+    pub(crate) fn is_in_vain(&self, page: &[u8]) -> bool {
+        self.fails_on_random && page::looks_random(page)
+    }
+
+    /// Makes what each CPU needs now, instead of at its first use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or what the codec says.
+    pub(crate) fn make_all(&self) -> Result<()> {
+        self.streams.make_all(|| self.stream())?;
+        self.pages
+            .make_all(|| memory::boxed_slice(self.unit.bytes(), 0))?;
+        match &self.decoding {
+            Decoding::Shared(_) => Ok(()),
+            Decoding::PerCpu(contexts) => contexts.make_all(|| self.context()),
+        }
+    }
+
     /// Leases a stream; sleeps only while every CPU's is held.
     pub(crate) fn lease(&self) -> Result<Lease<'_, Stream>> {
-        self.streams.lease(|| {
-            Ok(Stream {
-                packer: Packer {
-                    compressor: self.codec.compressor(self.unit)?,
-                    packed: memory::boxed_slice(2 * self.unit.bytes(), 0)?,
-                },
-                page: memory::boxed_slice(self.unit.bytes(), 0)?,
-            })
+        self.streams.lease(|| self.stream())
+    }
+
+    fn stream(&self) -> Result<Stream> {
+        Ok(Stream {
+            packer: Packer {
+                compressor: self.codec.compressor(self.unit)?,
+                packed: memory::boxed_slice(2 * self.unit.bytes(), 0)?,
+            },
+            page: memory::boxed_slice(self.unit.bytes(), 0)?,
         })
+    }
+
+    fn context(&self) -> Result<Box<dyn Decompress>> {
+        match self.codec.decompressor(self.unit)? {
+            Decompressor::Stateful(context) => Ok(context),
+            Decompressor::Shared(shared) => Ok(Box::new(AsStateful(shared))),
+        }
     }
 
     /// Leases a buffer of one unit for a reader.
@@ -159,11 +198,7 @@ impl Compression {
         match &self.decoding {
             Decoding::Shared(shared) => Ok(shared.decompress(source, page)),
             Decoding::PerCpu(contexts) => {
-                let mut context =
-                    contexts.lease(|| match self.codec.decompressor(self.unit)? {
-                        Decompressor::Stateful(context) => Ok(context),
-                        Decompressor::Shared(shared) => Ok(Box::new(AsStateful(shared))),
-                    })?;
+                let mut context = contexts.lease(|| self.context())?;
                 Ok(context.decompress(source, page))
             }
         }
@@ -215,6 +250,16 @@ impl<C> Streams<C> {
 
     fn put(&self, context: C) {
         *self.contexts.current().lock() = Some(context);
+    }
+
+    fn make_all(&self, make: impl Fn() -> Result<C>) -> Result<()> {
+        for context in self.contexts.nearest_first() {
+            let mut context = context.lock();
+            if context.is_none() {
+                *context = Some(make()?);
+            }
+        }
+        Ok(())
     }
 
     fn lease(&self, make: impl FnOnce() -> Result<C>) -> Result<Lease<'_, C>> {

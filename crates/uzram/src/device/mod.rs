@@ -10,7 +10,7 @@ mod turns;
 mod zram;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::page::{PageIndex, Zeroing};
+use crate::page::{PageIndex, PageState, Zeroing};
 
 pub use brd::Brd;
 pub use btt::{Btt, BttProblem, BttReport, BttVersion};
@@ -143,6 +143,29 @@ pub trait BlockDevice: Send + Sync {
     fn is_synchronous(&self) -> bool {
         true
     }
+
+    /// How the bytes from `offset` on are kept: at least one and at most `length` bytes that are
+    /// alike, and not necessarily all of them: a device bounds how far it looks. A device that does
+    /// not know says that it keeps bytes as they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`] for a range past the end or of no length.
+    fn extent(&self, offset: u64, length: u64) -> Result<Extent> {
+        check_range(offset, length.max(1), self.geometry().size_bytes)?;
+        Ok(Extent {
+            length_bytes: length.max(1),
+            state: PageState::Raw,
+        })
+    }
+}
+
+/// Neighbouring bytes that are kept alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// How many, in bytes.
+    pub length_bytes: u64,
+    /// The state of each page that they lie in.
+    pub state: PageState,
 }
 
 /// Refuses a range that does not lie within `size_bytes`, overflow included.

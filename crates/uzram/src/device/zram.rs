@@ -1,10 +1,13 @@
 //! The compressed RAM disk: byte ranges of any alignment to pages of a [`Store`].
 
 use super::parts::{Part, parts, whole_blocks};
-use super::{Bio, BlockDevice, Geometry, PAGE_BYTES, PageTransfer, check_range};
+use super::{Bio, BlockDevice, Extent, Geometry, PAGE_BYTES, PageTransfer, check_range};
 use crate::error::Result;
 use crate::page::{PageIndex, Zeroing};
 use crate::store::Store;
+
+/// Pages that one look for an extent takes at most: about a millisecond.
+const EXTENT_PAGES_MAX: u64 = 1 << 18;
 
 /// A block device over a [`Store`].
 ///
@@ -110,5 +113,92 @@ impl BlockDevice for Zram {
             PageTransfer::Read(buffer) => Bio::Read { offset, buffer },
             PageTransfer::Write(data) => Bio::Write { offset, data },
         })
+    }
+
+    fn extent(&self, offset: u64, length: u64) -> Result<Extent> {
+        // Nothing is not alike to anything.
+        check_range(offset, length.max(1), self.store.size_bytes())?;
+        let unit = self.store.unit();
+        let end = offset + length.max(1);
+        let index = offset >> unit.shift();
+        let state = self.store.state(PageIndex(index))?;
+        let pages_end = ((end - 1) >> unit.shift()).saturating_add(1);
+        let looked_at = pages_end.min(index + EXTENT_PAGES_MAX);
+        let mut next = index + 1;
+        while next < looked_at && self.store.state(PageIndex(next))? == state {
+            next += 1;
+        }
+        Ok(Extent {
+            length_bytes: end.min(next << unit.shift()) - offset,
+            state,
+        })
+    }
+}
+
+#[cfg(all(test, not(uzram_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::page::PageState;
+
+    #[test]
+    fn extents_tell_how_pages_are_kept_and_end_where_that_changes() {
+        for unit in [4096, 16384] {
+            let unit_of_store = crate::Unit::new(unit).unwrap();
+            let store = Store::builder().size(64 * unit).unit(unit_of_store);
+            let disk = Zram::new(store.build().unwrap());
+            let text: Vec<u8> = b"words "
+                .iter()
+                .copied()
+                .cycle()
+                .take(unit as usize)
+                .collect();
+            let write = |page: u64, data: &[u8]| {
+                let offset = page * unit;
+                disk.submit(Bio::Write { offset, data }).unwrap();
+            };
+            write(3, &text);
+            write(4, &vec![0; unit as usize]);
+            let zeroing = Zeroing::NoHole;
+            let (offset, length) = (5 * unit, unit);
+            disk.submit(Bio::Zero {
+                offset,
+                length,
+                zeroing,
+            })
+            .unwrap();
+            write(6, &vec![9; unit as usize]);
+            let at = |offset, length| {
+                let extent = disk.extent(offset, length).unwrap();
+                (extent.length_bytes, extent.state)
+            };
+            assert_eq!(at(0, 64 * unit), (3 * unit, PageState::Hole));
+            assert_eq!(at(unit + 7, unit), (unit, PageState::Hole));
+            let (length, state) = at(3 * unit, 2 * unit);
+            let size = disk.store().stats().compr_data_size_bytes;
+            let size_bytes = u32::try_from(size).unwrap();
+            assert_eq!(
+                (length, state),
+                (unit, PageState::Compressed { size_bytes })
+            );
+            assert_eq!(at(4 * unit, 60 * unit), (2 * unit, PageState::Same(0)));
+            assert!(state != PageState::Hole && !state.is_zero());
+            assert_eq!(at(7 * unit - 1, 2), (1, PageState::Same(0x0909_0909)));
+            disk.submit(Bio::Trim {
+                offset: 3 * unit,
+                length: unit,
+            })
+            .unwrap();
+            assert_eq!(at(0, 64 * unit), (4 * unit, PageState::Hole));
+            for (offset, length) in [
+                (0, 64 * unit + 1),
+                (64 * unit, 0),
+                (64 * unit, 1),
+                (u64::MAX, 2),
+            ] {
+                let error = disk.extent(offset, length).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::OutOfRange, "{offset} {length}");
+            }
+        }
     }
 }

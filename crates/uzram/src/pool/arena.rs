@@ -18,16 +18,14 @@
 use std::ops::Range;
 
 use super::bits::Bits;
+use super::span::{Mode, SPAN_PAGES, Span};
 use super::{GRANULE_BITS, GRANULE_BYTES, Handle, PoolConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES, Region};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Longest run that can be taken, in pages.
-pub(crate) const RUN_PAGES_MAX: usize = 64;
-
-const SPAN_PAGES: usize = HUGE_PAGE_BYTES / PAGE_BYTES;
+pub(crate) use super::span::{Parts, RUN_PAGES_MAX, Runs};
 
 /// Below this limit or disk size huge pages would waste too large a share.
 const HUGE_FROM_BYTES: u64 = 64 << 20;
@@ -72,6 +70,7 @@ impl Memory {
 pub(crate) struct Arena {
     region: Region,
     huge: bool,
+    runs: Runs,
     state: Mutex<State>,
 }
 
@@ -97,38 +96,10 @@ struct State {
     resident_pages: usize,
     /// Huge spans that are populated and wholly free.
     free_spans: usize,
+    /// The spare is never to be smaller.
+    spare_spans_min: usize,
     /// `usize::MAX` for none.
     limit_pages: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Unclaimed,
-    Huge,
-    Small,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    mode: Mode,
-    /// No run longer than this is free; exact after a failed search.
-    longest: u8,
-    /// Held by a pool, or by a thread that is populating or releasing them.
-    used: Bits,
-    populated: Bits,
-}
-
-impl Span {
-    const UNCLAIMED: Span = Span {
-        mode: Mode::Unclaimed,
-        longest: 0,
-        used: Bits::EMPTY,
-        populated: Bits::EMPTY,
-    };
-
-    fn free(&self) -> Bits {
-        self.populated.and_not(self.used)
-    }
 }
 
 /// What [`Arena::grow`] decided under the lock to do outside it.
@@ -139,8 +110,9 @@ enum Step {
 }
 
 impl Arena {
-    pub(crate) fn new(config: &PoolConfig, memory: Memory) -> Arena {
+    pub(crate) fn new(config: &PoolConfig, memory: Memory, runs: Runs) -> Arena {
         let arena = Arena {
+            runs,
             huge: memory.region.takes_huge_pages() && config.disksize_bytes >= HUGE_FROM_BYTES,
             region: memory.region,
             state: Mutex::new(State {
@@ -151,6 +123,7 @@ impl Arena {
                 used_max_pages: 0,
                 resident_pages: 0,
                 free_spans: 0,
+                spare_spans_min: 0,
                 limit_pages: usize::MAX,
             }),
         };
@@ -173,7 +146,7 @@ impl Arena {
         if state.over_limit(length) {
             return None;
         }
-        let (index, start) = state.find_free(length)?;
+        let (index, start) = state.find_free(length, self.runs)?;
         let span = &mut state.spans[index];
         let was_free = span.used.is_empty() && span.mode == Mode::Huge;
         span.used.set(start, length);
@@ -252,7 +225,8 @@ impl Arena {
             }
             return more;
         }
-        if state.used_pages == 0 || state.free_spans >= wanted || !self.may_claim_huge(&state) {
+        let is_idle = state.used_pages == 0 && state.spare_spans_min == 0;
+        if is_idle || state.free_spans >= wanted || !self.may_claim_huge(&state) {
             return false;
         }
         let more = state.free_spans + 1 < wanted;
@@ -265,22 +239,29 @@ impl Arena {
         }
     }
 
-    /// Gives back to the system what no run covers, the spare included; of huge pages, only whole ones.
-    pub(crate) fn trim(&self) {
+    /// Keeps at least `bytes` of the spare from now on, whatever is used, under a limit as far as that
+    /// allows; false if this arena takes no huge pages and so has no spare.
+    pub(crate) fn set_spare(&self, bytes: u64) -> bool {
+        let spans = usize::try_from(bytes.div_ceil(HUGE_PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        self.state.lock().spare_spans_min = spans.min(self.pages() / SPAN_PAGES);
+        self.huge
+    }
+
+    /// Gives back to the system what no run covers, the spare included.
+    pub(crate) fn trim(&self, parts: Parts) {
         let spans = self.state.lock().spans.len();
         for index in 0..spans {
             let mut state = self.state.lock();
             let span = &mut state.spans[index];
             match span.mode {
                 Mode::Huge if span.used.is_empty() => self.release_span(state, index),
-                Mode::Small => {
-                    let runs = span.free();
-                    runs.runs()
-                        .for_each(|(start, length)| span.used.set(start, length));
+                Mode::Huge if !span.is_worth_breaking(parts) => {}
+                Mode::Huge | Mode::Small => {
+                    let runs = span.hold_free();
                     drop(state);
                     self.shed(index * SPAN_PAGES, runs);
                 }
-                Mode::Huge | Mode::Unclaimed => {}
+                Mode::Unclaimed => {}
             }
         }
     }
@@ -308,52 +289,6 @@ impl Arena {
             resident_bytes: bytes(state.resident_pages),
             side_bytes: (state.spans.capacity() * size_of::<Span>()) as u64,
         }
-    }
-
-    /// Marks a run as taken that a predecessor took.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is outside the arena, crosses a span, or is taken.
-    pub(crate) fn adopt(&self, first: usize, length: usize) -> Result<()> {
-        let (index, start) = (first / SPAN_PAGES, first % SPAN_PAGES);
-        if first + length > self.pages() || start + length > SPAN_PAGES {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "a block lies outside its arena",
-            ));
-        }
-        let mut state = self.state.lock();
-        while state.spans.len() <= index {
-            memory::push(&mut state.spans, Span::UNCLAIMED)?;
-        }
-        let span = &mut state.spans[index];
-        if span.used.contains_any(start, length) {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "two blocks lie on each other",
-            ));
-        }
-        // What is resident around the blocks is unknown, so it is given back: singly.
-        span.mode = Mode::Small;
-        span.used.set(start, length);
-        span.populated.set(start, length);
-        state.used_pages += length;
-        state.resident_pages += length;
-        state.used_max_pages = state.used_max_pages.max(state.used_pages);
-        Ok(())
-    }
-
-    /// Gives back to the system all that was not adopted.
-    pub(crate) fn adopted(&self) {
-        let state = self.state.lock();
-        for (index, span) in state.spans.iter().enumerate() {
-            for (start, length) in Bits::below(SPAN_PAGES).and_not(span.used).runs() {
-                let first = index * SPAN_PAGES + start;
-                self.region.release(self.bytes_of(first..first + length));
-            }
-        }
-        let end = state.spans.len() * SPAN_PAGES;
-        self.region.release(self.bytes_of(end..self.pages()));
     }
 
     /// The object's bytes.
@@ -385,7 +320,7 @@ impl Arena {
     }
 
     fn plan(&self, state: &mut State, length: usize) -> Result<Step> {
-        if state.find_free(length).is_some() {
+        if state.find_free(length, self.runs).is_some() {
             return Ok(Step::Done);
         }
         if self.may_claim_huge(state) {
@@ -411,7 +346,7 @@ impl Arena {
         let place = match mode {
             Mode::Small => state.spans.iter().enumerate().find_map(|(index, span)| {
                 let vacant = pages.and_not(span.used).and_not(span.populated);
-                let start = vacant.find_run(length)?;
+                let start = self.runs.find(vacant, length)?;
                 (span.mode == Mode::Small).then_some((index, start))
             }),
             _ => None,
@@ -478,17 +413,15 @@ impl Arena {
             .iter()
             .enumerate()
             .max_by_key(|(_, span)| free(span));
-        let Some((index, runs)) = most.map(|(i, span)| (i, span.free())) else {
+        let Some((index, free_pages)) = most.map(|(index, span)| (index, free(span))) else {
             return Err(limit_reached());
         };
-        if runs.is_empty() {
+        if free_pages == 0 {
             return Err(limit_reached());
         }
         let span = &mut state.spans[index];
         let was_free = span.mode == Mode::Huge && span.used.is_empty();
-        span.mode = Mode::Small;
-        runs.runs()
-            .for_each(|(start, length)| span.used.set(start, length));
+        let runs = span.hold_free();
         state.free_spans -= usize::from(was_free);
         let first = index * SPAN_PAGES;
         Ok(Step::Release {
@@ -535,7 +468,7 @@ impl State {
     }
 
     /// The lowest span with a free run, and the run's start in it.
-    fn find_free(&mut self, length: usize) -> Option<(usize, usize)> {
+    fn find_free(&mut self, length: usize, runs: Runs) -> Option<(usize, usize)> {
         let at_least = 1 << length.ilog2();
         let hint = length.ilog2() as usize;
         let mut first = self.spans.len();
@@ -546,7 +479,7 @@ impl State {
             if usize::from(span.longest) < length {
                 continue;
             }
-            if let Some(start) = span.free().find_run(length) {
+            if let Some(start) = runs.find(span.free(), length) {
                 self.first_fit[hint] = first;
                 return Some((index, start));
             }
@@ -576,7 +509,8 @@ impl State {
 
     fn spare_spans(&self) -> usize {
         let used_spans = self.used_pages / SPAN_PAGES;
-        (used_spans / USED_SPANS_A_SPARE).clamp(SPARE_SPANS_MIN, SPARE_SPANS_MAX)
+        let usual = (used_spans / USED_SPANS_A_SPARE).clamp(SPARE_SPANS_MIN, SPARE_SPANS_MAX);
+        usual.max(self.spare_spans_min)
     }
 }
 
@@ -592,6 +526,8 @@ fn limit_reached() -> Error {
     )
 }
 
+#[path = "arena_adopt.rs"]
+mod adopt;
 #[cfg(test)]
 #[path = "arena_tests.rs"]
 mod tests;

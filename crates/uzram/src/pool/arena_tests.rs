@@ -18,7 +18,7 @@ fn config(disksize_bytes: u64, limit_bytes: u64, backing: Backing) -> PoolConfig
 }
 
 fn arena(config: PoolConfig) -> Arena {
-    Arena::new(&config, Memory::reserve(&config).unwrap())
+    Arena::new(&config, Memory::reserve(&config).unwrap(), Runs::Anywhere)
 }
 
 fn grow_and_take(arena: &Arena, length: usize) -> Result<usize> {
@@ -73,7 +73,7 @@ proptest! {
         }
         let spare = arena.stats().resident_bytes;
         prop_assert!(spare <= (SPARE_SPANS_MAX * HUGE_PAGE_BYTES) as u64);
-        arena.trim();
+        arena.trim(Parts::Stay);
         prop_assert_eq!(arena.stats().used_bytes, 0);
         prop_assert_eq!(arena.stats().resident_bytes, 0);
     }
@@ -94,7 +94,7 @@ proptest! {
         for (op, units, pick) in ops {
             let length = (units << shift).min(RUN_PAGES_MAX);
             match op {
-                0 => arena.trim(),
+                0 => arena.trim(Parts::Stay),
                 1 => drop(arena.maintain()),
                 2..5 if !taken.is_empty() => {
                     let (first, length) = taken.swap_remove(usize::from(pick) % taken.len());

@@ -4,8 +4,8 @@
 //! neither the trait nor a handle: handles stay inside [`Objects`], so safe code outside cannot
 //! forge, copy, lose or cross them. Hidden from the documentation, and outside of semver.
 
-use super::arena::Memory;
-use super::{Full, Handle, Pool, PoolConfig, PoolStats, make};
+use super::arena::{Memory, Parts};
+use super::{Full, Handle, Pool, PoolConfig, PoolStats, Victims, make};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 use crate::region::Backing;
@@ -13,6 +13,9 @@ use crate::sync::Arc;
 
 /// How often an insertion grows the pool before it gives up, as a write of the store does.
 const GROWTHS_MAX: usize = 64;
+
+/// Blocks that are emptied at once, as the store does.
+const VICTIMS_MAX: usize = 4096;
 
 /// A pool, made by name, shared by any number of [`Objects`].
 #[derive(Clone)]
@@ -81,9 +84,9 @@ impl BarePool {
         self.pool.maintain()
     }
 
-    /// Gives all memory without objects back to the system, the spare included.
+    /// Gives all memory without objects back to the system, the spare and parts of huge pages included.
     pub fn trim(&self) {
-        self.pool.trim();
+        self.pool.trim(Parts::Too);
     }
 }
 
@@ -115,6 +118,36 @@ impl Objects {
         self.places[place]
             .as_ref()
             .map(|handle| self.pool.bytes(handle))
+    }
+
+    /// Moves the objects together, as the store's compaction does, where the pool has no others, until
+    /// no block becomes free; returns how many pages did. [`BarePool::trim`] then gives them back.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] at the limit, [`ErrorKind::NoMemory`]: some objects have moved.
+    pub fn compact(&mut self) -> Result<usize> {
+        let mut pages = 0;
+        loop {
+            let victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
+            let moved = self.empty(&victims);
+            let gone = victims.reopen(&*self.pool);
+            pages += gone;
+            moved?;
+            if gone == 0 {
+                return Ok(pages);
+            }
+        }
+    }
+
+    fn empty(&mut self, victims: &Victims) -> Result<()> {
+        for slot in &mut self.places {
+            let is_victims = |handle: &&mut Handle| victims.has(handle.offset_bytes());
+            if let Some(handle) = slot.as_mut().filter(is_victims) {
+                let new = insert(&*self.pool, self.pool.bytes(handle))?;
+                self.pool.remove(std::mem::replace(handle, new));
+            }
+        }
+        Ok(())
     }
 
     /// Exchanges the objects of two places, which moves no bytes.

@@ -50,6 +50,20 @@ impl Bits {
 
     /// The lowest `start` of `length` consecutive numbers, 1 or more.
     pub(super) fn find_run(self, length: usize) -> Option<usize> {
+        self.run_starts(length).first()
+    }
+
+    /// The lowest multiple of `length`, a power of two up to 64, that begins as many numbers.
+    pub(super) fn find_aligned_run(self, length: usize) -> Option<usize> {
+        debug_assert!(length.is_power_of_two() && length <= 64);
+        let multiples = u64::MAX / (u64::MAX >> (64 - length));
+        let multiples = Bits {
+            words: [multiples; 8],
+        };
+        self.run_starts(length).zip(multiples, |a, b| a & b).first()
+    }
+
+    fn run_starts(self, length: usize) -> Bits {
         // After each step a member of `runs` begins a run of `covered` numbers; doubling reaches
         // any length in log2 steps.
         let mut runs = self;
@@ -59,7 +73,7 @@ impl Bits {
             runs = runs.zip(runs.shifted_down(step), |a, b| a & b);
             covered += step;
         }
-        runs.first()
+        runs
     }
 
     /// The maximal runs of consecutive numbers, as start and length.
@@ -144,6 +158,11 @@ mod tests {
             for length in [1, 2, 3, 5, 8, 13, 16, 64, 65, 200, 512] {
                 let run = (0..=512 - length).find(|s| (*s..s + length).all(|n| set.contains(&n)));
                 prop_assert_eq!(bits.find_run(length), run, "length {}", length);
+                if length.is_power_of_two() && length <= 64 {
+                    let aligned = (0..512).step_by(length);
+                    let run = { aligned }.find(|s| (*s..s + length).all(|n| set.contains(&n)));
+                    prop_assert_eq!(bits.find_aligned_run(length), run, "length {}", length);
+                }
             }
             let runs: Vec<usize> = bits.runs().flat_map(|(s, l)| s..s + l).collect();
             prop_assert_eq!(runs, set.iter().copied().collect::<Vec<_>>());

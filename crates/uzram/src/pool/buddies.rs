@@ -19,8 +19,9 @@
 
 use crossbeam_utils::CachePadded;
 
-use super::arena::{Arena, Memory};
+use super::arena::{Arena, Memory, Runs};
 use super::table::{BlockNumber, List, Table};
+use super::victims::{Candidate, Candidates, Victim};
 use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
 use crate::cpu;
 use crate::error::Result;
@@ -30,6 +31,9 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// Chunks of a unit: 64 bytes each at 4 KiB.
 pub(super) const CHUNKS: usize = 64;
+
+/// Objects that any layout can hold.
+pub(super) const OBJECTS_MAX: usize = 3;
 
 /// More CPUs than this share shards, for an insert that finds no room looks into each.
 pub(super) const SHARDS_MAX: usize = 16;
@@ -46,6 +50,12 @@ pub(super) trait Layout: Copy + Default + Send + Sync + 'static {
 
     /// Adds an object of at most [`Layout::room`] chunks; returns where.
     fn add(&mut self, chunks: usize) -> usize;
+
+    /// Sizes of the objects; 0 where there is none.
+    fn sizes(self) -> [usize; OBJECTS_MAX];
+
+    /// How many objects a unit can hold.
+    fn objects_max() -> usize;
 
     /// Whether this very object is there.
     fn holds(self, start: usize, chunks: usize) -> bool;
@@ -88,7 +98,7 @@ pub(super) fn make<L: Layout>(
         };
         memory::push(&mut locks, CachePadded::new(Mutex::new(shard)))?;
     }
-    let arena = Arena::new(config, memory);
+    let arena = Arena::new(config, memory, Runs::Anywhere);
     Ok(Box::new(Buddies::<L> {
         unit_bytes: config.unit.bytes(),
         shards: locks.into_boxed_slice(),
@@ -146,7 +156,7 @@ impl<L: Layout> Buddies<L> {
     fn set_layout(&self, shard: &mut Shard, block: BlockNumber, before: L, after: L) {
         // A unit without objects has all room and is in no list.
         let list = |layout: L| layout.room() % CHUNKS;
-        if list(before) != list(after) {
+        if list(before) != list(after) && !self.table.is_closed(block) {
             shard.unlink(&self.table, list(before), block);
             shard.link(&self.table, list(after), block);
         }
@@ -170,6 +180,52 @@ impl<L: Layout> Buddies<L> {
 
     fn owner_of(&self, block: BlockNumber) -> MutexGuard<'_, Shard> {
         self.shards[self.table.owner(block)].lock()
+    }
+
+    /// A block as one that others' objects could join: in objects of mean size.
+    fn candidate(&self, block: BlockNumber, mean_chunks: usize) -> Candidate {
+        let layout = self.layout(block);
+        let live = count(layout);
+        let room = (layout.room() / mean_chunks).min(L::objects_max().saturating_sub(live));
+        Candidate {
+            victim: Victim {
+                first_page: self.table.first_page(block),
+                pages: self.block_pages(),
+                held_pages: self.block_pages(),
+                owner: self.table.owner(block),
+            },
+            live,
+            room,
+        }
+    }
+
+    /// The mean size of an object, 1 or more.
+    fn mean_chunks(&self) -> usize {
+        let layouts = self.table.blocks().map(|block| self.layout(block));
+        let (chunks, objects) = layouts.fold((0, 0), |(chunks, objects), layout| {
+            let sizes: usize = layout.sizes().iter().sum();
+            (chunks + sizes, objects + count(layout))
+        });
+        (chunks / objects.max(1)).max(1)
+    }
+
+    /// Closes the block or opens it again; false if it is not this shard's or not there.
+    fn set_closed(&self, victim: Victim, closed: bool) -> bool {
+        let block = self.table.block_at_page(victim.first_page);
+        let mut shard = self.shards[victim.owner].lock();
+        let layout = self.layout(block);
+        let is_same = self.table.owner(block) == victim.owner
+            && layout.to_word() != 0
+            && self.table.is_closed(block) != closed;
+        if is_same {
+            let room = layout.room() % CHUNKS;
+            match closed {
+                true => shard.unlink(&self.table, room, block),
+                false => shard.link(&self.table, room, block),
+            }
+            self.table.set_closed(block, closed);
+        }
+        is_same
     }
 
     fn own_shard(&self) -> usize {
@@ -254,6 +310,26 @@ impl<L: Layout> Pool for Buddies<L> {
         Ok(())
     }
 
+    fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>> {
+        let mean_chunks = self.mean_chunks();
+        let mut candidates = Candidates::default();
+        for block in self.table.blocks() {
+            if !self.table.is_closed(block) {
+                candidates.add(self.candidate(block, mean_chunks))?;
+            }
+        }
+        let mut victims = Vec::new();
+        for victim in candidates.choose(blocks_max) {
+            memory::push(&mut victims, victim)?;
+        }
+        victims.retain(|victim| self.set_closed(*victim, true));
+        Ok(victims)
+    }
+
+    fn reopen(&self, victim: Victim) -> bool {
+        self.set_closed(victim, false)
+    }
+
     fn huge_bytes(&self) -> usize {
         self.unit_bytes - self.unit_bytes / CHUNKS + 1
     }
@@ -265,6 +341,10 @@ impl<L: Layout> Pool for Buddies<L> {
     fn side_bytes(&self) -> usize {
         self.table.side_bytes() + size_of_val(&*self.shards)
     }
+}
+
+fn count<L: Layout>(layout: L) -> usize {
+    layout.sizes().iter().filter(|size| **size > 0).count()
 }
 
 impl Shard {
@@ -341,6 +421,9 @@ pub(super) mod laws {
             }
         }
         prop_assert!(objects.len() <= objects_max);
+        prop_assert_eq!(super::count(layout), objects.len());
+        let chunks: usize = objects.iter().map(|(_, chunks)| chunks).sum();
+        prop_assert_eq!(layout.sizes().iter().sum::<usize>(), chunks);
         prop_assert_eq!(layout.to_word() == 0, objects.is_empty());
         prop_assert_eq!(L::from_word(layout.to_word()).to_word(), layout.to_word());
         if objects.is_empty() {

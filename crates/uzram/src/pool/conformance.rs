@@ -11,6 +11,8 @@ use crate::sync::Mutex;
 
 const UNITS_BYTES: [u64; 3] = [4096, 16384, 65536];
 
+const HUGE_PAGE_GRANULES: u64 = (crate::region::HUGE_PAGE_BYTES / GRANULE_BYTES) as u64;
+
 fn config(unit_bytes: u64, disksize_bytes: u64, limit_bytes: u64) -> PoolConfig {
     let unit = Unit::new(unit_bytes).unwrap();
     PoolConfig {
@@ -91,7 +93,7 @@ fn every_size_comes_back_as_it_was() {
             0,
             "{name}: an empty pool holds no blocks"
         );
-        pool.trim();
+        pool.trim(arena::Parts::Stay);
         assert_eq!(
             pool.stats().resident_bytes,
             0,
@@ -116,8 +118,8 @@ fn agrees_with_a_model() {
     each(|name, unit| {
         let ops = prop::collection::vec(op(unit as usize), 0..400);
         let run = TestRunner::new(ProptestConfig::with_cases((24 * 4096 / unit as u32).max(6)))
-            .run(&ops, |ops| {
-                let pool = pool(name, &config(unit, 1 << 26, 0));
+            .run(&(ops, 25..=26u32), |(ops, size_bits)| {
+                let pool = pool(name, &config(unit, 1 << size_bits, 0));
                 let mut model: Vec<(Handle, u64, usize)> = Vec::new();
                 for (seed, op) in (1u64..).zip(ops) {
                     match op {
@@ -213,64 +215,162 @@ fn room_for(pool: &dyn Pool, size: usize) -> usize {
 #[test]
 fn a_pool_rebuilt_from_its_handles_is_the_same_pool() {
     each(|name, unit| {
-        let config = PoolConfig {
-            backing: Backing::Memfd,
-            ..config(unit, 1 << 26, 0)
-        };
-        let count = 2000 * 4096 / unit;
-        let memory = arena::Memory::reserve(&config).unwrap();
-        let file = memory.region.file();
-        let before = make(name, &config, memory).unwrap();
-        let mut handles = Vec::new();
-        for seed in 0..count {
-            let size = 1 + (seed as usize * 577) % unit as usize;
-            handles.push((store(&*before, &content(seed, size)).unwrap(), seed, size));
+        rebuild(name, unit, 1 << 26);
+        rebuild(name, unit, 1 << 25);
+    });
+}
+
+/// Large pools may take memory in other pieces than small ones.
+fn rebuild(name: &str, unit: u64, disksize_bytes: u64) {
+    let config = PoolConfig {
+        backing: Backing::Memfd,
+        ..config(unit, disksize_bytes, 0)
+    };
+    let count = 2000 * 4096 / unit;
+    let memory = arena::Memory::reserve(&config).unwrap();
+    let file = memory.region.file();
+    let before = make(name, &config, memory).unwrap();
+    let mut handles = Vec::new();
+    for seed in 0..count {
+        let size = 1 + (seed as usize * 577) % unit as usize;
+        handles.push((store(&*before, &content(seed, size)).unwrap(), seed, size));
+    }
+    // Leaves them in no order.
+    for at in (0..count as usize / 2).rev() {
+        before.remove(handles.swap_remove(at * 2).0);
+    }
+    let parts = [1, 5, 16, 30, 50, 64].map(|part| unit as usize * part / 64);
+    let room = parts.map(|size| room_for(&*before, size));
+    let region = crate::region::Region::attach(file).unwrap();
+    let after = make(name, &config, arena::Memory { region }).unwrap();
+    handles
+        .iter()
+        .for_each(|(handle, ..)| after.adopt(handle).unwrap());
+    let twice = after.adopt(&handles[0].0).unwrap_err();
+    assert_eq!(
+        twice.kind(),
+        ErrorKind::Corrupt,
+        "{name}: an object has one owner"
+    );
+    after.adopted();
+    assert_eq!(
+        after.stats().used_bytes,
+        before.stats().used_bytes,
+        "{name}"
+    );
+    assert_eq!(
+        parts.map(|size| room_for(&*after, size)),
+        room,
+        "{name}: the same room for objects of {parts:?} bytes"
+    );
+    assert!(
+        room.iter().any(|count| *count > 0),
+        "{name}: part-filled blocks are what is tested"
+    );
+    let new: Vec<Handle> = (0..count)
+        .map(|seed| store(&*after, &content(seed + 5000, 700)).unwrap())
+        .collect();
+    for (handle, seed, size) in handles {
+        assert_eq!(
+            after.bytes(&handle),
+            content(seed, size),
+            "{name}: seed {seed}"
+        );
+        after.remove(handle);
+    }
+    new.into_iter().for_each(|handle| after.remove(handle));
+    assert_eq!(after.stats().used_bytes, 0, "{name}");
+}
+
+/// A pool from which a random half of its objects was removed.
+fn sparse(name: &str, config: &PoolConfig) -> (Box<dyn Pool>, Vec<Handle>) {
+    let pool = pool(name, config);
+    let half = config.unit.bytes() / 2;
+    let sizes = (0..(16 << 20) / half as u64).map(|seed| (seed, 1 + seed as usize * 577 % half));
+    let handles: Vec<Handle> = sizes
+        .map(|(seed, size)| store(&*pool, &content(seed, size)).unwrap())
+        .collect();
+    let mut state = 1u64;
+    let (removed, kept): (Vec<Handle>, Vec<Handle>) = handles.into_iter().partition(|_| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        state >> 63 == 0
+    });
+    removed.into_iter().for_each(|handle| pool.remove(handle));
+    (pool, kept)
+}
+
+fn is_in(victims: &[Victim], handle: &Handle) -> bool {
+    let page = handle.offset_bytes() / crate::region::PAGE_BYTES;
+    let has =
+        |victim: &Victim| (victim.first_page..victim.first_page + victim.pages).contains(&page);
+    victims.iter().any(has)
+}
+
+#[test]
+fn closed_blocks_take_nothing_and_go_with_their_last_object() {
+    each(|name, unit| {
+        for disksize_bytes in [1 << 25, 1 << 28] {
+            let (pool, handles) = sparse(name, &config(unit, disksize_bytes, 0));
+            let victims = pool.close_sparse(64).unwrap();
+            assert!((1..=64).contains(&victims.len()), "{name}");
+            let new: Vec<Handle> = (0..200)
+                .map(|seed| store(&*pool, &content(seed, unit as usize / 9)).unwrap())
+                .collect();
+            assert!(new.iter().all(|handle| !is_in(&victims, handle)), "{name}");
+            let used_bytes = pool.stats().used_bytes;
+            let (inside, outside): (Vec<_>, Vec<_>) = handles
+                .into_iter()
+                .partition(|handle| is_in(&victims, handle));
+            assert!(!inside.is_empty());
+            inside.into_iter().for_each(|handle| pool.remove(handle));
+            let pages: usize = victims.iter().map(|victim| victim.held_pages).sum();
+            let gone_bytes = (pages * crate::region::PAGE_BYTES) as u64;
+            assert_eq!(pool.stats().used_bytes, used_bytes - gone_bytes, "{name}");
+            assert!(victims.iter().all(|victim| !pool.reopen(*victim)), "{name}");
+            new.into_iter()
+                .chain(outside)
+                .for_each(|handle| pool.remove(handle));
+            assert_eq!(pool.stats().used_bytes, 0, "{name}");
         }
-        // Leaves them in no order.
-        for at in (0..count as usize / 2).rev() {
-            before.remove(handles.swap_remove(at * 2).0);
-        }
-        let parts = [1, 5, 16, 30, 50, 64].map(|part| unit as usize * part / 64);
-        let room = parts.map(|size| room_for(&*before, size));
-        let region = crate::region::Region::attach(file).unwrap();
-        let after = make(name, &config, arena::Memory { region }).unwrap();
-        handles
+    });
+}
+
+#[test]
+fn reopened_blocks_are_as_they_were() {
+    each(|name, unit| {
+        let (pool, mut handles) = sparse(name, &config(unit, 1 << 28, 0));
+        let parts = [1, 5, 16, 30, 50].map(|part| unit as usize * part / 64);
+        let room = parts.map(|size| room_for(&*pool, size));
+        let victims = pool.close_sparse(1000).unwrap();
+        let less = parts.map(|size| room_for(&*pool, size));
+        let sum = |room: &[usize]| room.iter().sum::<usize>();
+        assert!(sum(&less) < sum(&room), "{name}: {less:?} of {room:?}");
+        // Some change while they are closed.
+        let at = handles.iter().position(|handle| is_in(&victims, handle));
+        let (size, handle) = (
+            handles[at.unwrap()].size_bytes(),
+            handles.swap_remove(at.unwrap()),
+        );
+        pool.remove(handle);
+        let opened = victims
             .iter()
-            .for_each(|(handle, ..)| after.adopt(handle).unwrap());
-        let twice = after.adopt(&handles[0].0).unwrap_err();
-        assert_eq!(
-            twice.kind(),
-            ErrorKind::Corrupt,
-            "{name}: an object has one owner"
-        );
-        after.adopted();
-        assert_eq!(
-            after.stats().used_bytes,
-            before.stats().used_bytes,
-            "{name}"
-        );
-        assert_eq!(
-            parts.map(|size| room_for(&*after, size)),
-            room,
-            "{name}: the same room for objects of {parts:?} bytes"
-        );
+            .filter(|victim| pool.reopen(**victim))
+            .count();
+        assert!(opened + 1 >= victims.len(), "{name}");
         assert!(
-            room.iter().any(|count| *count > 0),
-            "{name}: part-filled blocks are what is tested"
+            victims.iter().all(|victim| !pool.reopen(*victim)),
+            "{name}: twice"
         );
-        let new: Vec<Handle> = (0..count)
-            .map(|seed| store(&*after, &content(seed + 5000, 700)).unwrap())
-            .collect();
-        for (handle, seed, size) in handles {
-            assert_eq!(
-                after.bytes(&handle),
-                content(seed, size),
-                "{name}: seed {seed}"
+        handles.push(store(&*pool, &content(1, size)).unwrap());
+        let after = parts.map(|size| room_for(&*pool, size));
+        for (after, before) in after.iter().zip(room) {
+            assert!(
+                after.abs_diff(before) <= 40,
+                "{name}: {after:?}, not {room:?}"
             );
-            after.remove(handle);
         }
-        new.into_iter().for_each(|handle| after.remove(handle));
-        assert_eq!(after.stats().used_bytes, 0, "{name}");
+        handles.into_iter().for_each(|handle| pool.remove(handle));
+        assert_eq!(pool.stats().used_bytes, 0, "{name}");
     });
 }
 
@@ -283,18 +383,19 @@ fn objects_that_overlap_are_not_adopted() {
         let handle = |granule, size: usize| unsafe { Handle::from_parts(granule, size as u32) };
         let kept = handle(2 * page_granules, unit);
         pool.adopt(&kept).unwrap();
+        let used_bytes = pool.stats().used_bytes;
         for size in [1, 100, unit / 3, unit / 2, unit] {
             for granule in 0..3 * page_granules {
                 let adopted = handle(granule, size);
-                let end_bytes = adopted.offset_bytes() + size;
-                if end_bytes > 2 * unit {
+                let start_bytes = adopted.offset_bytes();
+                if start_bytes + size > 2 * unit && start_bytes < 3 * unit {
                     let refused = pool.adopt(&adopted).map_err(|error| error.kind());
                     assert_eq!(refused, Err(ErrorKind::Corrupt), "{name}: {adopted:?}");
                 }
                 adopted.into_parts();
             }
         }
-        assert_eq!(pool.stats().used_bytes, unit as u64, "{name}: nothing was");
+        assert_eq!(pool.stats().used_bytes, used_bytes, "{name}: nothing was");
         kept.into_parts();
     });
 }
@@ -303,7 +404,16 @@ fn objects_that_overlap_are_not_adopted() {
 fn objects_that_cannot_be_there_are_not_adopted() {
     for name in pools() {
         let pool = pool(name, &config(4096, 1 << 26, 0));
-        for (granule, size) in [(1u64 << 37, 100), (1, 4096), (3, 2000), (0, 65536)] {
+        let behind_all = (1 << GRANULE_BITS) - 1;
+        let mut nowhere = vec![
+            (behind_all, 100),
+            (0, 65536),
+            (HUGE_PAGE_GRANULES - 1, 4096),
+        ];
+        if name != "bestfit" {
+            nowhere.extend([(1, 4096), (3, 2000)]);
+        }
+        for (granule, size) in nowhere {
             // SAFETY: the pool is empty, and the handle is taken apart below without being used.
             let handle = unsafe { Handle::from_parts(granule, size) };
             let adopted = pool.adopt(&handle).map_err(|error| error.kind());

@@ -10,24 +10,28 @@
 
 pub(crate) mod arena;
 pub(crate) mod bare;
+mod bestfit;
 mod bits;
 mod buddies;
+mod span;
 mod table;
+mod victims;
 mod z3fold;
 mod zbud;
 mod zsmalloc;
 mod ztree;
 
 use self::arena::Arena;
+pub(crate) use self::victims::{Victim, Victims};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 use crate::region::Backing;
 
 /// Objects start at multiples of this, in bytes: a slot word holds the quotient.
-pub(crate) const GRANULE_BYTES: usize = 16;
+pub(crate) const GRANULE_BYTES: usize = 8;
 
-/// Bits of a slot word for an object's place, in granules: 4 TiB.
+/// Bits of a slot word for an object's place, in granules: 2 TiB.
 pub(crate) const GRANULE_BITS: u32 = 38;
 
 /// The one owner of one object: its place and its size.
@@ -147,6 +151,17 @@ pub(crate) trait Pool: Send + Sync {
     /// Bookkeeping outside the arena, and besides the arena's own, in bytes.
     fn side_bytes(&self) -> usize;
 
+    /// Closes blocks to insertion whose objects fit beside those of others, `blocks_max` at most, for the
+    /// caller to move their objects: insert each anew, remove the old one. Such a block goes
+    /// back with its last object, like any other.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`].
+    fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>>;
+
+    /// Lets a closed block take objects again; false if it is gone.
+    fn reopen(&self, victim: Victim) -> bool;
+
     /// Ends the rebuilding: memory that no adopted object needs goes back to the system.
     #[cfg_attr(
         not(test),
@@ -166,15 +181,21 @@ pub(crate) trait Pool: Send + Sync {
         self.arena().reset_used_max();
     }
 
+    /// Keeps at least so much memory populated ahead of writers, whatever is used; false if it cannot.
+    fn set_spare(&self, bytes: u64) -> bool {
+        self.arena().set_spare(bytes)
+    }
+
     /// One bounded step of work better not done by a writer: populating a spare, or giving excess
     /// back. Returns whether more is left to do.
     fn maintain(&self) -> bool {
         self.arena().maintain()
     }
 
-    /// Gives all memory without objects back to the system, the spare included.
-    fn trim(&self) {
-        self.arena().trim();
+    /// Gives all memory without objects back to the system, the spare included; parts of huge pages
+    /// only where asked for, since that breaks them up.
+    fn trim(&self, parts: arena::Parts) {
+        self.arena().trim(parts);
     }
 
     fn stats(&self) -> PoolStats {
@@ -207,6 +228,7 @@ const TABLE: &[(&str, Make)] = &[
     (zbud::NAME, zbud::make),
     (z3fold::NAME, z3fold::make),
     (ztree::NAME, ztree::make),
+    (bestfit::NAME, bestfit::make),
 ];
 
 /// The names of the pools, the default first.

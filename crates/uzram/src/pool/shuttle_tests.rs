@@ -52,7 +52,7 @@ fn remove(pool: &dyn Pool, handle: Handle, byte: u8) {
 
 fn check_empty(pool: &dyn Pool) {
     assert_eq!(pool.stats().used_bytes, 0);
-    pool.trim();
+    pool.trim(arena::Parts::Stay);
     assert_eq!(pool.stats().resident_bytes, 0);
 }
 
@@ -153,6 +153,66 @@ fn shuttle_pools_stay_within_the_limit() {
         assert_eq!(stored.len(), 2);
         assert_eq!(pool.stats().used_max_bytes, 2 << 12);
         stored.into_iter().for_each(|handle| pool.remove(handle));
+        check_empty(&*pool);
+    });
+}
+
+/// Removes and stores while a block is closed, emptied and opened: nothing lands in what is given
+/// back, and nothing is lost.
+#[test]
+fn shuttle_pools_empty_closed_blocks_while_others_use_them() {
+    check(|name| {
+        let pool = pool(name, 0);
+        // Two blocks and more, with room in each.
+        let mut handles: Vec<Option<Handle>> = (0..12)
+            .map(|_| Some(store(&*pool, 7, 1360).unwrap()))
+            .collect();
+        for at in [1, 2, 4, 5, 7, 8, 10] {
+            remove(&*pool, handles[at].take().unwrap(), 7);
+        }
+        let handles: Arc<Mutex<Vec<Handle>>> =
+            Arc::new(Mutex::new(handles.into_iter().flatten().collect()));
+        let (compacting, freeing, filling) = (pool.clone(), pool.clone(), pool.clone());
+        let (moved, freed) = (handles.clone(), handles.clone());
+        together(vec![
+            Box::new(move || {
+                let victims = Victims::new(compacting.close_sparse(4).unwrap());
+                // As the store does under the slot's lock: who has the handle moves the object.
+                for _ in 0..5 {
+                    let handle = moved.lock().pop();
+                    let Some(handle) = handle else { break };
+                    let new = match victims.has(handle.offset_bytes()) {
+                        true => {
+                            let new = store(&*compacting, 7, 1360).unwrap();
+                            assert!(!victims.has(new.offset_bytes()), "moved into a victim");
+                            remove(&*compacting, handle, 7);
+                            new
+                        }
+                        false => handle,
+                    };
+                    moved.lock().insert(0, new);
+                }
+                victims.reopen(&*compacting);
+            }),
+            Box::new(move || {
+                for _ in 0..2 {
+                    let handle = freed.lock().pop();
+                    handle
+                        .into_iter()
+                        .for_each(|handle| remove(&*freeing, handle, 7));
+                    shuttle::thread::yield_now();
+                }
+            }),
+            Box::new(move || {
+                let new = [1360, 300].map(|size| store(&*filling, 1, size).unwrap());
+                shuttle::thread::yield_now();
+                new.into_iter()
+                    .for_each(|handle| remove(&*filling, handle, 1));
+            }),
+        ]);
+        let left = std::mem::take(&mut *handles.lock());
+        left.into_iter()
+            .for_each(|handle| remove(&*pool, handle, 7));
         check_empty(&*pool);
     });
 }

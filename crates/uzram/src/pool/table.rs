@@ -26,6 +26,9 @@ const NEXT: usize = 1;
 const STATE: usize = 2;
 const OWNER: usize = 3;
 
+/// In [`OWNER`].
+const CLOSED: u32 = 1 << 31;
+
 /// The number of the unit with which a block begins.
 pub(super) type BlockNumber = u32;
 
@@ -88,10 +91,27 @@ impl Table {
     }
 
     pub(super) fn owner(&self, block: BlockNumber) -> usize {
-        self.part(block, OWNER).load(Ordering::Relaxed) as usize
+        (self.part(block, OWNER).load(Ordering::Relaxed) & !CLOSED) as usize
     }
 
-    /// Names the owner of a new block.
+    /// Whether the block takes no more objects and is in no list.
+    pub(super) fn is_closed(&self, block: BlockNumber) -> bool {
+        self.state(block) != 0 && self.part(block, OWNER).load(Ordering::Relaxed) & CLOSED != 0
+    }
+
+    pub(super) fn set_closed(&self, block: BlockNumber, closed: bool) {
+        let bit = if closed { CLOSED } else { 0 };
+        let owner = self.owner(block) as u32 | bit;
+        self.part(block, OWNER).store(owner, Ordering::Relaxed);
+    }
+
+    /// Every block, and perhaps some that come or go meanwhile.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = BlockNumber> {
+        let end = self.reached.load(Ordering::Relaxed) as BlockNumber;
+        (0..end).filter(|block| self.state(*block) != 0)
+    }
+
+    /// Names the owner of a new block, which is open.
     pub(super) fn set_owner(&self, block: BlockNumber, owner: usize) {
         self.part(block, OWNER)
             .store(owner as u32, Ordering::Relaxed);

@@ -18,7 +18,7 @@
 //! divides its unit. Bound: a unit holds three compressed units at most.
 
 use super::arena::Memory;
-use super::buddies::{self, CHUNKS, Layout};
+use super::buddies::{self, CHUNKS, Layout, OBJECTS_MAX};
 use super::{Pool, PoolConfig};
 use crate::cpu;
 use crate::error::Result;
@@ -73,6 +73,14 @@ impl Layout for Triple {
         }
         self.last = chunks;
         CHUNKS - chunks
+    }
+
+    fn sizes(self) -> [usize; OBJECTS_MAX] {
+        [self.first, self.middle, self.last]
+    }
+
+    fn objects_max() -> usize {
+        OBJECTS_MAX
     }
 
     fn holds(self, start: usize, chunks: usize) -> bool {

@@ -13,7 +13,7 @@
 //! memory saved, whatever the codec achieves.
 
 use super::arena::Memory;
-use super::buddies::{self, CHUNKS, Layout};
+use super::buddies::{self, CHUNKS, Layout, OBJECTS_MAX};
 use super::{Pool, PoolConfig};
 use crate::error::Result;
 
@@ -54,6 +54,14 @@ impl Layout for Pair {
         }
         self.last = chunks;
         CHUNKS - chunks
+    }
+
+    fn sizes(self) -> [usize; OBJECTS_MAX] {
+        [self.first, self.last, 0]
+    }
+
+    fn objects_max() -> usize {
+        2
     }
 
     fn holds(self, start: usize, chunks: usize) -> bool {

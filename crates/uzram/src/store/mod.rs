@@ -3,6 +3,7 @@
 //! One verb a file. `write.rs` prepares content unlocked and publishes it locked; `read.rs`
 //! decompresses under the lock, straight from the pool's memory into the caller's buffer.
 
+mod compact;
 mod read;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod recover;
@@ -15,12 +16,13 @@ use std::time::{Duration, Instant};
 use crate::codec::Compression;
 use crate::config::{StoreBuilder, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
-use crate::page::{PageIndex, Unit, Zeroing};
+use crate::page::{PageIndex, PageState, Unit, Zeroing};
 use crate::pool::{self, Pool, PoolConfig, arena};
 use crate::region::Region;
 use crate::stats::{Counter, Counters, Stats};
 use crate::sync::{Arc, AtomicU64, MappedU32, Mutex, Ordering};
 
+use self::compact::Compactor;
 use self::slot::{Entry, SlotGuard, SlotTable};
 
 /// Pages kept compressed in memory.
@@ -53,8 +55,11 @@ pub struct Store {
     mem_limit_bytes: AtomicU64,
     /// Whose turn it is to grow the pool under a limit, and to use what that made.
     growing: Mutex<()>,
+    compactor: Mutex<Compactor>,
     /// CRC-32 of each object, where asked for; written and read under the slot's lock.
     checksums: Option<Region>,
+    /// Whether writers wait for a spare instead of growing the pool.
+    has_spare: bool,
 }
 
 impl Store {
@@ -68,7 +73,25 @@ impl Store {
         let pool_config = config.pool_config();
         let memory = arena::Memory::reserve(&pool_config)?;
         let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing)?;
-        Store::over(config, &pool_config, table, memory)
+        let spare_bytes = config.spare_bytes;
+        let mut store = Store::over(config, &pool_config, table, memory)?;
+        if spare_bytes > 0 {
+            store.make_ready(spare_bytes)?;
+        }
+        Ok(store)
+    }
+
+    /// Makes everything that a write may need.
+    fn make_ready(&mut self, spare_bytes: u64) -> Result<()> {
+        self.table.populate()?;
+        if let Some(checksums) = &self.checksums {
+            checksums.populate(0..checksums.length_bytes(), false)?;
+        }
+        self.compression.make_all()?;
+        self.has_spare = self.pool.set_spare(spare_bytes);
+        // A span each; false also when the system gives no more, which the next turns try again.
+        while self.pool.maintain() {}
+        Ok(())
     }
 
     fn over(
@@ -103,7 +126,9 @@ impl Store {
             counters: Counters::new()?,
             mem_limit_bytes: AtomicU64::new(config.mem_limit_bytes),
             growing: Mutex::default(),
+            compactor: Mutex::default(),
             checksums,
+            has_spare: false,
         })
     }
 
@@ -170,24 +195,35 @@ impl Store {
         }
     }
 
+    /// How page `index` is kept at this moment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub fn state(&self, index: PageIndex) -> Result<PageState> {
+        self.table.state(index)
+    }
+
     /// Empties the store, gives its memory back and zeroes its counters, as zram's `reset` does. A
     /// page written meanwhile by another thread may survive.
     pub fn reset(&self) {
+        self.stop_compacting();
         for index in (0..self.table.len()).map(PageIndex) {
             let emptied = self.punch(index);
             debug_assert!(emptied.is_ok(), "emptying a slot that exists cannot fail");
         }
         self.counters.forget_events();
-        self.pool.trim();
+        self.pool.trim(arena::Parts::Stay);
         self.pool.reset_used_max();
     }
 
-    /// Does work that writers should not wait for, such as populating a spare, for about `budget`;
-    /// returns whether more is left to do. Call it now and then from a thread of your own.
+    /// Does work that writers should not wait for, such as populating a spare or compacting what has
+    /// become sparse, for about `budget`; returns whether more is left to do. Call it now and then
+    /// from a thread of your own.
     pub fn maintain(&self, budget: Duration) -> bool {
         let start = Instant::now();
         loop {
-            if !self.pool.maintain() {
+            let populating = self.pool.maintain();
+            if !self.compact_if_sparse() && !populating {
                 return false;
             }
             if start.elapsed() >= budget {
@@ -216,9 +252,10 @@ impl Store {
             mem_limit_bytes: self.mem_limit(),
             mem_used_max_bytes: pool.used_max_bytes,
             same_pages: count(Counter::SamePages),
-            pages_compacted: 0,
+            pages_compacted: count(Counter::PagesCompacted),
             huge_pages: count(Counter::HugePages),
             huge_pages_since: count(Counter::HugePagesSince),
+            early_rejections: count(Counter::EarlyRejections),
             failed_reads: count(Counter::FailedReads),
             failed_writes: count(Counter::FailedWrites),
             invalid_io: count(Counter::InvalidIo),

@@ -11,6 +11,9 @@ use crate::region::Backing;
 /// Of each kind of schedule.
 const SCHEDULES: usize = if cfg!(debug_assertions) { 2000 } else { 20000 };
 
+/// Of models of compaction, which take longer, for each pool.
+const COMPACTIONS: usize = if cfg!(debug_assertions) { 100 } else { 1000 };
+
 fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_random(model, SCHEDULES);
     shuttle::check_pct(model, SCHEDULES, 3);
@@ -264,7 +267,7 @@ fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
         together(vec![work(1), work(2)]);
         let stats = pool.stats();
         assert_eq!(stats.used_bytes, 0);
-        pool.trim();
+        pool.trim(arena::Parts::Stay);
         assert_eq!(pool.stats().resident_bytes, 0, "{stats:?}");
     });
 }
@@ -276,5 +279,123 @@ fn insert(pool: &dyn Pool, bytes: &[u8]) -> Handle {
             Err(Full::NeedsMemory) => pool.grow(bytes.len()).unwrap(),
             Err(Full::NoMemory) => panic!("bookkeeping"),
         }
+    }
+}
+
+/// Twelve pages of which five are left, in blocks that compaction empties.
+fn sparse(pool: &str) -> Arc<Store> {
+    let compression = Compression::with_codec(Box::new(Tail), Unit::DEFAULT).unwrap();
+    let builder = Store::builder().size(12 << 12).compression(compression);
+    let store = Arc::new(builder.pool(pool).build().unwrap());
+    for index in 0..12 {
+        store
+            .write(PageIndex(index), &third(index as u8 + 1))
+            .unwrap();
+    }
+    for index in [1, 2, 4, 5, 7, 8, 10] {
+        store.trim(PageIndex(index)).unwrap();
+    }
+    store
+}
+
+/// A page that packs to a third of a unit.
+fn third(byte: u8) -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    page[..1360].fill(byte);
+    page
+}
+
+fn compact(store: &Store) {
+    while store.compact(Duration::ZERO).unwrap() {}
+}
+
+/// Each page that is left moves or not, and is read, written and trimmed meanwhile.
+#[test]
+fn shuttle_compaction_among_readers_writers_and_trims() {
+    for pool in pool::pools() {
+        let model = move || {
+            let store = sparse(pool);
+            let (reader, writer, other) = (store.clone(), store.clone(), store.clone());
+            let compactor = store.clone();
+            together(vec![
+                Box::new(move || compact(&compactor)),
+                Box::new(move || {
+                    for index in [11, 9] {
+                        assert!(
+                            read(&reader, index) == third(index as u8 + 1),
+                            "page {index}"
+                        );
+                    }
+                }),
+                Box::new(move || {
+                    writer.write(PageIndex(6), &third(99)).unwrap();
+                    assert!(read(&writer, 6) == third(99));
+                    writer.write_at(PageIndex(6), 16, &[98; 16]).unwrap();
+                }),
+                Box::new(move || other.trim(PageIndex(3)).unwrap()),
+            ]);
+            let mut written = third(99);
+            written[16..32].fill(98);
+            assert!(read(&store, 6) == written, "a write was undone");
+            assert!(read(&store, 3) == vec![0; 4096], "a trim was undone");
+            for index in [0, 9, 11] {
+                assert!(
+                    read(&store, index) == third(index as u8 + 1),
+                    "page {index}"
+                );
+            }
+            compact(&store);
+            store.reset();
+            let stats = store.stats();
+            assert_eq!(
+                (stats.mem_used_total_bytes, stats.mem_resident_bytes),
+                (0, 0)
+            );
+        };
+        shuttle::check_random(model, COMPACTIONS);
+        shuttle::check_pct(model, COMPACTIONS, 3);
+    }
+}
+
+/// An object that was inserted before its block was closed and is published after the sweep: its block
+/// stays for as long as it lives.
+#[test]
+fn shuttle_compaction_waits_for_objects_that_are_not_published() {
+    for pool in pool::pools() {
+        let model = move || {
+            let store = sparse(pool);
+            let (writer, first, second) = (store.clone(), store.clone(), store.clone());
+            together(vec![
+                Box::new(move || {
+                    for index in [1, 2] {
+                        writer
+                            .write(PageIndex(index), &third(50 + index as u8))
+                            .unwrap();
+                    }
+                }),
+                Box::new(move || compact(&first)),
+                Box::new(move || while second.maintain(Duration::ZERO) {}),
+            ]);
+            for index in [1, 2] {
+                assert!(
+                    read(&store, index) == third(50 + index as u8),
+                    "page {index}"
+                );
+            }
+            for index in [0, 3, 6, 9, 11] {
+                assert!(
+                    read(&store, index) == third(index as u8 + 1),
+                    "page {index}"
+                );
+            }
+            store.reset();
+            let stats = store.stats();
+            assert_eq!(
+                (stats.mem_used_total_bytes, stats.mem_resident_bytes),
+                (0, 0)
+            );
+        };
+        shuttle::check_random(model, COMPACTIONS);
+        shuttle::check_pct(model, COMPACTIONS, 3);
     }
 }

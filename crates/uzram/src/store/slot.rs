@@ -32,8 +32,8 @@ use crossbeam_utils::CachePadded;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::page::{PageIndex, Unit};
-use crate::pool::{GRANULE_BITS, Handle};
+use crate::page::{PageIndex, PageState, Unit};
+use crate::pool::{GRANULE_BITS, GRANULE_BYTES, Handle};
 use crate::region::Backing;
 use crate::sync::{self, Condvar, Mutex, MutexGuard, Ordering};
 
@@ -142,6 +142,11 @@ impl SlotTable {
         })
     }
 
+    /// Makes all of it resident, so that no write waits for memory for it.
+    pub(crate) fn populate(&self) -> Result<()> {
+        self.words.populate()
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.slots
     }
@@ -183,6 +188,33 @@ impl SlotTable {
     pub(crate) fn is_hole(&self, index: PageIndex) -> Result<bool> {
         self.check(index)?;
         Ok(self.words.at(index).load(Ordering::Relaxed) & !(LOCK | WAITERS) == 0)
+    }
+
+    /// How page `index` is kept, seen without the lock: a writer changes the word only to publish,
+    /// so it always names what a read at that moment would return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub(crate) fn state(&self, index: PageIndex) -> Result<PageState> {
+        self.check(index)?;
+        let word = self.words.at(index).load(Ordering::Relaxed);
+        Ok(match word >> KIND_SHIFT & ((1 << KIND_BITS) - 1) {
+            KIND_SAME => PageState::Same((word >> PAYLOAD_SHIFT) as u32),
+            KIND_RAW => PageState::Raw,
+            KIND_PACKED => PageState::Compressed {
+                size_bytes: u32::from((word >> SIZE_SHIFT) as u16) + 1,
+            },
+            _ => PageState::Hole,
+        })
+    }
+
+    /// Where the object of page `index` lies, if it has one, as the offset into the arena in bytes; seen
+    /// without the lock, so it was true a moment ago.
+    pub(crate) fn glimpse(&self, index: PageIndex) -> Option<usize> {
+        let word = self.words.at(index).load(Ordering::Relaxed);
+        let kind = word >> KIND_SHIFT & ((1 << KIND_BITS) - 1);
+        matches!(kind, KIND_RAW | KIND_PACKED)
+            .then_some((word >> PAYLOAD_SHIFT) as usize * GRANULE_BYTES)
     }
 
     /// Refuses an index past the end.
@@ -285,6 +317,28 @@ impl SlotGuard<'_> {
         self.index
     }
 
+    /// Unlocks the slot with its object at another place, `new`, where the same bytes lie; everything
+    /// else of the word stays. Returns the old object for its memory to be freed.
+    ///
+    /// # Panics
+    /// If the slot has no object of this size.
+    #[must_use = "the old object owns memory"]
+    pub(crate) fn relocate(self, new: Handle) -> Handle {
+        let mut guard = ManuallyDrop::new(self);
+        // SAFETY: as in `publish`: the guard is never used again, and its word is overwritten below.
+        let old = match unsafe { ManuallyDrop::take(&mut guard.entry) } {
+            Entry::Raw(old) | Entry::Packed(old) => old,
+            Entry::Empty | Entry::Same(_) => panic!("only objects have places"),
+        };
+        assert_eq!(old.size_bytes(), new.size_bytes());
+        let (granule, _) = new.into_parts();
+        let rest = guard.word & ((1 << PAYLOAD_SHIFT) - 1);
+        guard
+            .table
+            .unlock(guard.index, rest | granule << PAYLOAD_SHIFT);
+        old
+    }
+
     /// Replaces the content, unlocks, and returns the old content for its memory to be freed.
     #[must_use = "the old entry owns memory"]
     pub(crate) fn publish(self, entry: Entry) -> Entry {
@@ -333,6 +387,10 @@ mod words {
             })
         }
 
+        pub(super) fn populate(&self) -> Result<()> {
+            self.region.populate(0..self.region.length_bytes(), false)
+        }
+
         pub(super) fn at(&self, index: PageIndex) -> &MappedU64 {
             &self.region.words()[index.0 as usize]
         }
@@ -367,6 +425,10 @@ mod words {
             Ok(Words {
                 words: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             })
+        }
+
+        pub(super) fn populate(&self) -> Result<()> {
+            Ok(())
         }
 
         pub(super) fn at(&self, index: PageIndex) -> &AtomicU64 {

@@ -4,20 +4,30 @@
 //! publish. *Slow path*: if the pool must grow, give the stream back first (growing may sleep, and a
 //! sleeper must not hold up other writers), grow, lease again and compress again, for another writer
 //! used the buffer meanwhile. A failed write leaves the old page as it was.
+//!
+//! Pages that look random are kept raw without a try, which saves their compression for a look of a
+//! tenth of its time at them and a hundredth of it at the others.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::codec::streams::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{self, PageIndex, Zeroing};
 use crate::pool::{Full, Handle};
 use crate::stats::Counter;
+use crate::sync;
 
 use super::Store;
 use super::slot::Entry;
 
 /// How often a write grows the pool before it gives up: others may take what it made.
 const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 64 };
+
+/// How often a writer looks whether the spare has been refilled, and the pause in between: a second
+/// in all.
+const SPARE_WAITS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 1000 };
+const SPARE_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a partial write puts into its range.
 enum Patch<'a> {
@@ -124,6 +134,7 @@ impl Store {
         }
         let prepared = match same_filled(page) {
             Some(prepared) => prepared,
+            None if self.compression.is_in_vain(page) => self.insert_untried(page)?,
             None => self.insert(page, packer.compress(page))?,
         };
         drop(stream);
@@ -136,8 +147,18 @@ impl Store {
         if let Some(prepared) = same_filled(page) {
             return Ok(prepared);
         }
+        if self.compression.is_in_vain(page) {
+            return self.insert_untried(page);
+        }
         let mut stream = self.compression.lease()?;
         self.insert(page, stream.packer.compress(page))
+    }
+
+    /// Inserts a page that looks random.
+    fn insert_untried(&self, page: &[u8]) -> Result<Prepared, Retry> {
+        let prepared = self.insert(page, None)?;
+        self.counters.add(Counter::EarlyRejections, 1);
+        Ok(prepared)
     }
 
     /// Inserts the packed form, or the page itself where that saves no memory.
@@ -163,14 +184,27 @@ impl Store {
         }
     }
 
+    /// Runs `attempt` until it succeeds or fails, and once more if compaction kept memory from it.
+    fn attempts<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
+        match self.attempts_growing(&mut attempt) {
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.stop_compacting() => {
+                self.attempts_growing(&mut attempt)
+            }
+            ended => ended,
+        }
+    }
+
     /// Runs `attempt` until it succeeds or fails, growing the pool in between, when the attempt has
     /// given its stream and slot back.
-    fn attempts<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
+    fn attempts_growing<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
         let mut wanted_bytes = match attempt() {
             Ok(done) => return Ok(done),
             Err(Retry::Fail(error)) => return Err(error),
             Err(Retry::Grow(size_bytes)) => size_bytes,
         };
+        if self.has_spare && self.mem_limit() == 0 {
+            return self.await_spare(attempt);
+        }
         // Under a limit the pool makes room by giving free runs back, and it cannot know which of them
         // another writer has just made for itself: without turns two could do that to each other.
         let limited = self.mem_limit() > 0;
@@ -189,6 +223,21 @@ impl Store {
         } else {
             no_memory()
         })
+    }
+
+    /// Repeats `attempt` until the spare has been refilled by [`Store::maintain`], which this thread
+    /// must not do itself: to wait for memory here may be to wait for this very write.
+    fn await_spare<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
+        for _ in 0..SPARE_WAITS_MAX {
+            self.counters.add(Counter::SlowPathWrites, 1);
+            sync::sleep(SPARE_PAUSE);
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(Retry::Fail(error)) => return Err(error),
+                Err(Retry::Grow(_)) => {}
+            }
+        }
+        Err(no_memory())
     }
 
     fn counting_failure<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -139,6 +139,40 @@ fn a_codec_that_pads_and_expands_keeps_its_pages() {
     );
 }
 
+#[test]
+fn pages_that_look_random_are_kept_raw_untried() {
+    let store = Store::builder().size(64 << 12).build().unwrap();
+    store.write(PageIndex(0), &noise(1, 4096)).unwrap();
+    store.write(PageIndex(1), &compressible(2, 4096)).unwrap();
+    store.write(PageIndex(2), &same_filled(5, 4096)).unwrap();
+    store.write_at(PageIndex(0), 9, b"part").unwrap();
+    store.write_at(PageIndex(1), 9, b"part").unwrap();
+    store.write_at(PageIndex(2), 0, &noise(3, 4095)).unwrap();
+    let stats = store.stats();
+    assert_eq!((stats.early_rejections, stats.huge_pages), (3, 2));
+    let mut expected = noise(1, 4096);
+    expected[9..13].copy_from_slice(b"part");
+    assert!(read(&store, 0).unwrap() == expected);
+    assert!(read(&store, 2).unwrap()[..4095] == noise(3, 4095));
+}
+
+/// The estimate cannot know what the codec knows.
+#[cfg(feature = "c-codecs")]
+#[test]
+fn a_dictionary_compresses_pages_that_look_random() {
+    for algorithm in ["lz4", "lz4hc", "zstd"] {
+        let parameters = uzram::Parameters::default().dictionary(noise(1, 16384));
+        let builder = Store::builder().size(64 << 12).algorithm(algorithm);
+        let store = builder.parameters(parameters).build().unwrap();
+        let page = &noise(1, 16384)[8000..][..4096];
+        store.write(PageIndex(0), page).unwrap();
+        assert!(read(&store, 0).unwrap() == page);
+        let stats = store.stats();
+        assert_eq!(stats.early_rejections, 0);
+        assert!(stats.compr_data_size_bytes < 100, "{algorithm}: {stats:?}");
+    }
+}
+
 /// Contexts are one for each CPU whatever the number of threads, and never used by two at once.
 #[test]
 fn state_is_never_shared() {

@@ -10,7 +10,7 @@
 //! | 4 | prepare, then publish: a failed write leaves the old page | lib `store::fault_tests`, `store::shuttle_tests`; `model`, `limits`, `codecs` |
 //! | 5 | every loop, retry and buffer has a limit | `limits`, `memory::the_spare_shrinks_with_the_use`; lib `pool::arena::tests`, `store::shuttle_tests::shuttle_writers_at_the_limit_do_not_starve_each_other` |
 //! | 6 | no byte can panic or corrupt | lib `store::corrupt_tests`, `codec::conformance`; fuzz targets `codec_decode`, `store_ops` |
-//! | 7 | memory in use is what the statistics say, and goes back to the system | `memory`, `model`; lib `store::fault_tests::memory_that_was_made_and_not_used_goes_back_too` |
+//! | 7 | memory in use is what the statistics say, and goes back to the system | `memory`, `model`, `compact`; lib `store::fault_tests::memory_that_was_made_and_not_used_goes_back_too` |
 //! | 8 | offsets only, the slot word is the only truth | lib `store::recover_tests`, `store::corrupt_tests::hostile_words_are_refused_or_are_pages` |
 //!
 //! Release builds run more cases and longer races; `RUSTFLAGS="--cfg uzram_shuttle" cargo test -p uzram
@@ -19,6 +19,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
 mod codecs;
+mod compact;
 mod cpus;
 mod devices;
 mod history;
@@ -27,3 +28,4 @@ mod memory;
 mod model;
 mod pages;
 mod races;
+mod spare;

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{Block, CorpusFacts, GIT, Measured, PROFILE, Report};
+use super::{Block, Claim, CorpusFacts, GIT, Measured, PROFILE, Report, Standing};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 
@@ -81,8 +81,16 @@ fn page(report: &Report) -> Markup {
 fn head(report: &Report) -> Markup {
     html! {
         header {
-            p class="eyebrow" { "uzram \u{b7} benchmark report" }
-            h1 { "Suite " (report.suite) }
+            @match &report.headline {
+                Some(headline) => {
+                    p class="eyebrow" { "uzram \u{b7} " (report.suite) }
+                    h1 { (headline.title) }
+                }
+                None => {
+                    p class="eyebrow" { "uzram \u{b7} benchmark report" }
+                    h1 { "Suite " (report.suite) }
+                }
+            }
             pre class="command" { code { (report.command) } }
             (machine(&report.machine))
         }
@@ -155,6 +163,7 @@ fn section(n: usize, block: &Block) -> Markup {
             @for note in &block.notes {
                 p class=(if note.starts_with("BUSY") { "warning" } else { "note" }) { (note) }
             }
+            (claims(&block.claims))
             @let (wide, narrow) = charts(block);
             @for chart in &wide { (chart.figure("chart wide")) }
             @if !narrow.is_empty() {
@@ -165,23 +174,41 @@ fn section(n: usize, block: &Block) -> Markup {
     }
 }
 
-/// The charts that take a whole line of a large screen, and the others.
+/// What was claimed or aimed at, how it stands, and why.
+fn claims(claims: &[Claim]) -> Markup {
+    html! {
+        @if !claims.is_empty() {
+            ul class="claims" {
+                @for claim in claims {
+                    @let class = match claim.standing {
+                        Standing::Held => "good",
+                        Standing::NotHeld => "bad",
+                        Standing::WithinSpread => "open",
+                    };
+                    li {
+                        b class=(class) { (claim.standing.name()) } ": " (claim.claim) ": "
+                        (claim.measured) ". " (claim.why)
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The charts that take a whole line of a large screen, and the others. Where a block has figures in
+/// two dimensions, bars of each dimension would only say it again.
 fn charts(block: &Block) -> (Vec<Chart>, Vec<Chart>) {
     let tradeoffs = block.tradeoffs.iter();
     let wide = tradeoffs.filter_map(|tradeoff| plots::tradeoff(block, tradeoff));
     let mut narrow = strips::ratios(block);
     let (series, in_a_line) = series::of_block(block);
     narrow.extend(series.iter().map(plots::lines));
-    let traded = |measured: &Measured| {
-        let mut metrics = block.tradeoffs.iter().flat_map(|one| [one.across, one.up]);
-        metrics.any(|metric| metric == measured.metric)
-    };
-    let lines = in_a_line.iter().zip(&block.results);
-    let left: Vec<&Measured> = lines
-        .filter(|(in_a_line, measured)| !**in_a_line && !traded(measured))
-        .map(|(_, measured)| measured)
-        .collect();
-    narrow.extend(strips::amounts(&left));
+    if block.tradeoffs.is_empty() {
+        let lines = in_a_line.iter().zip(&block.results);
+        let left = lines.filter(|(in_a_line, _)| !**in_a_line);
+        let left: Vec<&Measured> = left.map(|(_, measured)| measured).collect();
+        narrow.extend(strips::amounts(&left));
+    }
     narrow.truncate(CHARTS_MAX);
     (wide.collect(), narrow)
 }

@@ -10,14 +10,16 @@ use super::series::{Point, Series};
 use super::strips::anchor;
 use super::{Chart, words};
 use crate::report::better::Better;
-use crate::report::{Block, Measured, Tradeoff};
+use crate::report::{Block, Measured, Tradeoff, front};
 
 /// Colours, dashes and shapes there are; further lines use them again.
 const STYLES: usize = 8;
 /// Characters by which the labels of a vertical axis are wide, at most.
 const LABEL_WIDTH_MAX: usize = 8;
-/// Points of a front that get a number; more could not be told apart.
+/// Points of a front that are listed; more could not be told apart.
 const NUMBERS_MAX: usize = 24;
+/// Numbered points are at least so far apart, in percent of the chart's width or of its height.
+const APART: (f64, f64) = (4.0, 8.0);
 
 /// Lines with error bars, a variant each.
 pub(super) fn lines(series: &Series<'_>) -> Chart {
@@ -106,16 +108,21 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
     let up_range = super::strips::range(points.iter().map(|point| point.up.spread));
     let x = Axis::logarithmic(across_range.0, across_range.1);
     let y = Axis::around(up_range.0, up_range.1);
-    let front: Vec<&Pair<'_>> = points.iter().filter(|point| point.is_on_front).collect();
+    let best: Vec<&Pair<'_>> = points.iter().filter(|point| point.is_on_front).collect();
     let place = |point: &Pair<'_>| {
         (
             x.percent(point.across.spread.median),
             down(&y, point.up.spread.median),
         )
     };
+    let is_chosen = |point: &&Pair<'_>| wanted.chosen.as_ref() == Some(&point.across.variant);
+    let numbered = far_enough(
+        &best.iter().map(|point| place(point)).collect::<Vec<_>>(),
+        best.iter().position(&is_chosen),
+    );
     let body = html! {
         (frame(&y, &x.ticks().collect::<Vec<_>>(), html! {
-            @for pair in front.windows(2) {
+            @for pair in best.windows(2) {
                 @let ((x1, y1), (x2, y2)) = (place(pair[0]), place(pair[1]));
                 line class="front" x1={ (x1) "%" } x2={ (x2) "%" } y1={ (y1) "%" } y2={ (y1) "%" } {}
                 line class="front" x1={ (x2) "%" } x2={ (x2) "%" } y1={ (y1) "%" } y2={ (y2) "%" } {}
@@ -126,13 +133,14 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
                     title { (point.says()) }
                 }
             }
-            @for (n, point) in front.iter().enumerate() {
+            @for (n, point) in best.iter().enumerate() {
                 @let (cx, cy) = place(point);
-                @let is_chosen = wanted.chosen.as_ref() == Some(&point.across.variant);
+                @let is_chosen = is_chosen(point);
+                @let has_number = numbered.contains(&n);
                 g class=(if is_chosen { "on chosen" } else { "on" }) {
                     title { (point.says()) }
-                    circle cx={ (cx) "%" } cy={ (cy) "%" } r="9" {}
-                    @if n < NUMBERS_MAX {
+                    circle cx={ (cx) "%" } cy={ (cy) "%" } r=(if has_number { "9" } else { "4" }) {}
+                    @if has_number {
                         text x={ (cx) "%" } y={ (cy) "%" } dy="3.5" text-anchor="middle" { (n + 1) }
                     }
                 }
@@ -140,8 +148,8 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
         }))
         div class="across" { (words(across.metric)) ", " (across.unit) ", logarithmic" }
         ol class="front-list" {
-            @for point in front.iter().take(NUMBERS_MAX) {
-                @let is_chosen = wanted.chosen.as_ref() == Some(&point.across.variant);
+            @for point in best.iter().take(NUMBERS_MAX) {
+                @let is_chosen = is_chosen(point);
                 li class=[is_chosen.then_some("chosen")] {
                     span class="name" { (point.across.variant) }
                     span class="figures" {
@@ -157,6 +165,21 @@ pub(super) fn tradeoff(block: &Block, wanted: &Tradeoff) -> Option<Chart> {
         subtitle: format!("{}, {}", words(up.metric), up.unit),
         body,
     })
+}
+
+/// Which of the places can have a number without covering another's, `first` among them.
+fn far_enough(places: &[(f64, f64)], first: Option<usize>) -> Vec<usize> {
+    let mut kept: Vec<usize> = Vec::new();
+    for n in first.into_iter().chain(0..places.len().min(NUMBERS_MAX)) {
+        let is_near = |other: &usize| {
+            let (one, two) = (places[n], places[*other]);
+            (one.0 - two.0).abs() < APART.0 && (one.1 - two.1).abs() < APART.1
+        };
+        if !kept.iter().any(is_near) {
+            kept.push(n);
+        }
+    }
+    kept
 }
 
 /// A variant with both its figures.
@@ -193,7 +216,6 @@ fn points_of<'a>(block: &'a Block, wanted: &Tradeoff) -> Vec<Pair<'a>> {
     pairs.collect()
 }
 
-/// A point is on the front if no other is at least as good in both and better in one.
 fn mark_front(points: &mut [Pair<'_>], goals: (Option<Better>, Option<Better>)) {
     let cost = |value: f64, goal| match goal {
         Some(Better::More) => -value,
@@ -206,9 +228,8 @@ fn mark_front(points: &mut [Pair<'_>], goals: (Option<Better>, Option<Better>)) 
         )
     });
     let costs: Vec<(f64, f64)> = costs.collect();
-    for (point, own) in points.iter_mut().zip(&costs) {
-        let beats = |other: &(f64, f64)| other.0 <= own.0 && other.1 <= own.1 && other != own;
-        point.is_on_front = !costs.iter().any(beats);
+    for (point, is_on_front) in points.iter_mut().zip(front(&costs)) {
+        point.is_on_front = is_on_front;
     }
 }
 
@@ -281,54 +302,4 @@ fn outline(n: usize) -> &'static str {
         "M0,-5l5,5l-5,5l-5,-5z",
     ];
     OUTLINES[n % OUTLINES.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sample::Series as Runs;
-
-    fn block(points: &[(&str, f64, f64)]) -> Block {
-        let figure = |variant: &str, metric, unit, value| Measured {
-            case: "c/x".to_owned(),
-            variant: variant.to_owned(),
-            metric,
-            unit,
-            spread: Runs::from(vec![value]).spread().unwrap(),
-            working_set_bytes: 0,
-            pinned: None,
-        };
-        let mut block = Block::default();
-        for (variant, cost, gain) in points {
-            block.results.push(figure(variant, "cost", "ns", *cost));
-            block.results.push(figure(variant, "saved", "%", *gain));
-        }
-        block
-    }
-
-    fn front(points: &[(&str, f64, f64)]) -> Vec<String> {
-        let block = block(points);
-        let wanted = Tradeoff {
-            title: String::new(),
-            across: "cost",
-            up: "saved",
-            chosen: None,
-        };
-        let mut pairs = points_of(&block, &wanted);
-        mark_front(&mut pairs, (Some(Better::Less), Some(Better::More)));
-        let on = pairs.iter().filter(|pair| pair.is_on_front);
-        on.map(|pair| pair.across.variant.clone()).collect()
-    }
-
-    #[test]
-    fn the_front_is_what_nobody_beats_in_both() {
-        let points = [
-            ("fast", 1.0, 50.0),
-            ("beaten", 2.0, 45.0),
-            ("dense", 9.0, 80.0),
-            ("slow", 10.0, 80.0),
-            ("twin", 9.0, 80.0),
-        ];
-        assert_eq!(front(&points), ["fast", "dense", "twin"]);
-    }
 }

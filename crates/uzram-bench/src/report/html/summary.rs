@@ -41,6 +41,12 @@ pub(super) fn section(report: &Report) -> Markup {
     html! {
         section class="summary" {
             h2 { "In short" }
+            @if let Some(headline) = &report.headline {
+                p class="headline" { (headline.sentence) }
+                @if let Some(command) = &headline.command {
+                    pre class="command" { code { (command) } }
+                }
+            }
             @if pairs.is_empty() && report.blocks.iter().all(|block| block.results.is_empty()) {
                 p { "Nothing was measured." }
             }

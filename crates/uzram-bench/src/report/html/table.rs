@@ -11,6 +11,9 @@ pub(super) fn figures(block: &Block) -> Markup {
     if block.results.is_empty() {
         return html! {};
     }
+    if !block.tradeoffs.is_empty() {
+        return by_variant(block);
+    }
     let columns = Columns::of(block);
     let mut previous = ("", "");
     html! {
@@ -32,6 +35,51 @@ pub(super) fn figures(block: &Block) -> Markup {
                         @let own = (measured.case.as_str(), measured.variant.as_str());
                         @let before = std::mem::replace(&mut previous, own);
                         (rows(block, measured, (own.0 != before.0, own != before), columns))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One row a variant, its metrics beside each other: medians only.
+fn by_variant(block: &Block) -> Markup {
+    let mut metrics: Vec<(&str, &str)> = Vec::new();
+    let mut variants: Vec<(&str, &str)> = Vec::new();
+    for measured in &block.results {
+        let metric = (measured.metric, measured.unit);
+        let variant = (measured.case.as_str(), measured.variant.as_str());
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+        if !variants.contains(&variant) {
+            variants.push(variant);
+        }
+    }
+    let find = |(case, variant): (&str, &str), metric: &str| {
+        let is_it =
+            |of: &&Measured| of.case == case && of.variant == variant && of.metric == metric;
+        block.results.iter().find(is_it)
+    };
+    html! {
+        div class="scroll" tabindex="0" {
+            table {
+                thead { tr {
+                    th { "variant" }
+                    @for (metric, unit) in &metrics { th class="n" { (words(metric)) ", " (unit) } }
+                } }
+                tbody {
+                    @for &variant in &variants {
+                        tr {
+                            td { (variant.1) }
+                            @for (metric, _) in &metrics {
+                                td class="n" {
+                                    @if let Some(measured) = find(variant, metric) {
+                                        (number(measured.spread.median))
+                                    }
+                                }
+                            }
+                        }
                     }
                 }
             }

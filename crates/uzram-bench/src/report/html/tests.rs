@@ -4,7 +4,7 @@
 use super::*;
 use crate::corpus::Corpus;
 use crate::peers::Missing;
-use crate::report::{Aim, Ratio, Tradeoff};
+use crate::report::{Aim, Headline, Ratio, Tradeoff};
 use crate::rng::Rng;
 use crate::sample::Series as Runs;
 
@@ -17,10 +17,15 @@ pub(super) fn gallery() -> Report {
     let mut report = crate::report::tests::sample();
     report.command = format!("uzram bench gallery --corpus '{HOSTILE}.pages' --seconds 5");
     report.machine.model = "AMD EPYC 9R14 96-Core Processor with a long name".to_owned();
-    let mut corpus = Corpus::fio_half_compressible(2);
+    let mut corpus = Corpus::fio(50, 2);
     corpus.name = HOSTILE.to_owned();
     report.corpora.push(CorpusFacts::from(&corpus));
     report.blocks = vec![comparison(), scaling(), choices()];
+    report.headline = Some(Headline {
+        title: "Everything that a page can have".to_owned(),
+        sentence: format!("Recommended: {HOSTILE}."),
+        command: Some(format!("uzram serve --size 1G --name '{HOSTILE}'")),
+    });
     report.missing = vec![Missing {
         peer: "kernel-zram".to_owned(),
         reason: format!("no /dev/zram*; {HOSTILE}"),

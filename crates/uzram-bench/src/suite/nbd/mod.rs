@@ -40,7 +40,7 @@ const IOPS: &str = "iops";
 
 /// Runs the suite: one block for each corpus, and one for fio's half-compressible buffers.
 pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
-    let fio = Corpus::fio_half_compressible(FIO_PAGES);
+    let fio = Corpus::fio(50, FIO_PAGES);
     let corpora: Vec<&Corpus> = options.corpora.iter().chain([&fio]).collect();
     let mut progress = Progress::new(corpora.len() * CONNECTIONS.len() * 2);
     let (peers, missing) = available_peers(options);

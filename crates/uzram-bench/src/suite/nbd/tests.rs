@@ -133,7 +133,7 @@ fn answer(stream: &mut UnixStream, pending: &mut Vec<Vec<u8>>) -> Option<()> {
 }
 
 fn pages() -> Vec<u8> {
-    Corpus::fio_half_compressible(40).pages().to_vec()
+    Corpus::fio(50, 40).pages().to_vec()
 }
 
 /// Fills, then reads (or writes and reads) at a depth of which the server answers two at a time.

@@ -19,7 +19,7 @@ use crate::peers::{Missing, Peer, Side};
 use crate::progress::Progress;
 use crate::report::{Aim, Block, Findings, Measured, Ratio};
 use crate::sample::Series;
-use crate::suite::{Options, SUBJECT};
+use crate::suite::{BUSY, Options, SUBJECT};
 use crate::workload::{Case, Workload};
 use rounds::Rounds;
 use subject::Subject;
@@ -27,8 +27,6 @@ use subject::Subject;
 /// How far the compression ratios of store and codec may lie apart: beyond it they did not do the
 /// same work.
 const SAME_COMPRESSION: Aim = Aim::Within(0.005);
-/// Part of the time lost to other processes from which on a block is marked.
-const BUSY: f64 = 0.02;
 const TIME: &str = "time_per_page";
 
 /// Runs the suite: one block for each corpus and algorithm.
@@ -253,7 +251,11 @@ impl Bench<'_> {
                     Ok(both) => sides.extend(both),
                     Err(reason) => self.miss(Peer::KernelZram, reason),
                 },
-                Peer::NbdkitMemory | Peer::NbdkitZstd => {}
+                Peer::BareLibrary
+                | Peer::NbdkitMemory
+                | Peer::NbdkitZstd
+                | Peer::Malloc
+                | Peer::Mimalloc => {}
             }
         }
         Ok(sides)

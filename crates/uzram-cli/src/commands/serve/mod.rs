@@ -9,7 +9,7 @@ use uzram_server::attributes::log_level_of;
 use uzram_server::config::Config;
 use uzram_server::service::{Notifier, inherited_sockets};
 use uzram_server::size::ram_bytes;
-use uzram_server::{DeviceConfig, Server, sandbox};
+use uzram_server::{DeviceConfig, Server, sandbox, swap};
 
 use super::{StateAt, absolute};
 use crate::args::{Attach, ServeArgs};
@@ -25,6 +25,13 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     logger::start(plan.log_level);
     let mut signals = Signals::catch(plan.config.is_some())?;
     let notifier = notifier();
+    if plan.devices.iter().any(|device| device.for_swap) {
+        for refused in swap::prepare_process() {
+            log::warn!("{refused}");
+        }
+        // A line of a log may wait for a disk, and the disk for memory.
+        log::set_max_level(log::max_level().min(log::LevelFilter::Info));
+    }
     // Everything that needs privileges or paths comes first, before there are threads.
     let prepared = Server::prepare(&state.open()?, &plan.devices, inherited_sockets()?)?;
     if plan.is_sandboxed {
@@ -38,8 +45,18 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
         print(&welcome(&server.devices()))?;
     }
     server.notifier().ready(&status(&server));
-    while signals.wait() == Asked::Reload {
-        reload(&server, plan.config.as_deref());
+    loop {
+        match (signals.wait(), in_use(&server)) {
+            (Asked::Reload, _) => reload(&server, plan.config.as_deref()),
+            (Asked::End, None) => break,
+            (Asked::End, Some(users)) => {
+                signals.refuse();
+                log::error!(
+                    "not ending: {users}; end that first (uzram down), or kill -9 this process and \
+                     lose what it holds"
+                );
+            }
+        }
     }
     server.notifier().stopping();
     log::info!("ending: requests under way are answered first");
@@ -61,15 +78,19 @@ struct Plan {
 
 impl Plan {
     fn of(args: &ServeArgs) -> Result<Plan> {
-        let Attach::Nbd = args.attach;
         let flag = args.log_level.as_deref().map(log_level_of).transpose();
         let flag = flag.map_err(|e| Failure::from(e).about("--log-level"))?;
         let Some(path) = &args.config else {
+            if args.device.attach == Some(Attach::Auto) {
+                let (attach, why) = uzram_server::attachment::Attach::auto();
+                warn(&format!("attached as {}: {why}", attach.name()));
+            }
+            let devices = vec![args.device.config()?];
             return Ok(Plan {
-                devices: vec![args.device.config()?],
                 config: None,
                 log_level: flag,
-                is_sandboxed: !args.no_sandbox,
+                is_sandboxed: !args.no_sandbox && can_be_sandboxed(&devices),
+                devices,
             });
         };
         if let Some((option, _)) = args.device.options()?.first() {
@@ -83,13 +104,28 @@ impl Plan {
             Failure::from(e).about(format!("{}: [server] log-level", path.display()))
         })?;
         note_left_out(&config);
+        let is_wanted = !args.no_sandbox && config.sandbox.unwrap_or(true);
         Ok(Plan {
+            is_sandboxed: is_wanted && can_be_sandboxed(&config.devices),
             devices: config.devices,
             config: Some(path),
             log_level: flag.or(level),
-            is_sandboxed: !args.no_sandbox && config.sandbox.unwrap_or(true),
         })
     }
+}
+
+/// Taking a mount and a loop device down again needs what a sandbox gives up.
+fn can_be_sandboxed(devices: &[DeviceConfig]) -> bool {
+    let mut attached = devices.iter().map(|device| device.attach);
+    attached.all(|attach| attach == uzram_server::attachment::Attach::Nbd)
+}
+
+/// What uses a disk that is attached: its data would be lost under it.
+fn in_use(server: &Server) -> Option<String> {
+    let devices = server.devices();
+    let mut attached = devices.iter().filter(|device| device.path().is_some());
+    let used = attached.find(|device| device.connections() > 0)?;
+    Some(format!("{} is in use at {}", used.name(), used.uri()))
 }
 
 fn note_left_out(config: &Config) {

@@ -5,6 +5,7 @@ use uzram_frontends::nbd::Endpoint;
 use uzram_server::Device;
 use uzram_server::size::human;
 
+use crate::commands::{attached, quoted};
 use crate::output::{Align, bold, columns};
 
 /// The lines for `devices`: all there is to know and to type for a single one, else a table.
@@ -16,7 +17,7 @@ pub fn welcome(devices: &[std::sync::Arc<Device>]) -> String {
     };
     let in_memory = devices
         .iter()
-        .filter(|device| device.path().is_none())
+        .filter(|device| device.file().is_none())
         .count();
     let end = match in_memory {
         0 if !devices.is_empty() => ", and what it holds stays in its file",
@@ -51,20 +52,28 @@ fn several(devices: &[std::sync::Arc<Device>]) -> String {
 }
 
 fn one(device: &Device) -> String {
-    let name = device.name();
     let facts = facts(device).map(|(what, value)| vec![format!("  {what}"), value]);
     let facts: Vec<_> = facts.collect();
-    let clients = clients(device).map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
+    let name = device.name();
+    let (setting, clients) = match device.path() {
+        Some(path) => (String::new(), attached::lines(path, name)),
+        None => (
+            format!("  URI='{}'\n", device.uri()),
+            clients(device).into(),
+        ),
+    };
+    let clients = clients.into_iter();
+    let clients = clients.map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
+    let clients: Vec<_> = clients.collect();
     format!(
         "{} is {}, served by process {}.\n{}\n\
-         {}\n  URI='{}'\n{}\n\
+         {}\n{setting}{}\n\
          {}\n  uzram stat {name}\n",
         bold(name),
         device.kind().description(),
         std::process::id(),
         columns(&facts, &[Align::Left, Align::Left]),
         bold("To use it, in another terminal:"),
-        device.uri(),
         columns(&clients, &[Align::Left, Align::Left]),
         bold("To see what it holds:"),
     )
@@ -88,10 +97,11 @@ fn facts(device: &Device) -> impl Iterator<Item = (&'static str, String)> {
             ("memory limit", limit),
         ]);
     }
-    if let Some(path) = device.path() {
+    if let Some(path) = device.file() {
         facts.push(("file", path.display().to_string()));
     }
-    facts.push(("URI", device.uri()));
+    let is_attached = device.path().is_some();
+    facts.push((if is_attached { "path" } else { "URI" }, device.uri()));
     facts.into_iter()
 }
 
@@ -129,15 +139,6 @@ fn clients(device: &Device) -> [(String, &'static str); 7] {
             "a block device, where the kernel has nbd",
         ),
     ]
-}
-
-/// `text` as one word of a shell.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~/".contains(c);
-    match text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 #[cfg(test)]

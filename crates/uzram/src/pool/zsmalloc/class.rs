@@ -32,6 +32,8 @@ pub(super) struct Blocks {
 struct Block {
     first_page: u32,
     live: u16,
+    /// Takes no more objects, and is in no list.
+    closed: bool,
     /// In a fullness list, or unused (then only `next` counts).
     previous: u32,
     next: u32,
@@ -65,7 +67,7 @@ impl Blocks {
             .copied()
             .find(|head| *head != NONE)?;
         let limit = self.class.block_objects;
-        let before = self.group(self.block(id).live);
+        let before = self.group(self.block(id));
         let block = self.block_mut(id);
         let index = block.first_free(limit).expect("a listed block has room");
         block.objects[index / 64] |= 1 << (index % 64);
@@ -84,6 +86,7 @@ impl Blocks {
         let empty = Block {
             first_page: 0,
             live: 0,
+            closed: false,
             previous: NONE,
             next: NONE,
             objects: [0; 4],
@@ -109,6 +112,7 @@ impl Blocks {
         let next = block.next;
         block.first_page = first_page as u32;
         block.live = 0;
+        block.closed = false;
         block.objects = [0; BLOCK_OBJECTS_MAX / 64];
         self.unused = next;
         self.link(id, 0);
@@ -118,7 +122,7 @@ impl Blocks {
     /// Frees the object at `offset_bytes` of the arena in block `id`.
     pub(super) fn remove(&mut self, id: u32, offset_bytes: usize) -> Option<Emptied> {
         let object_bytes = self.class.object_bytes;
-        let before = self.group(self.block(id).live);
+        let before = self.group(self.block(id));
         let block = self.block_mut(id);
         let index = (offset_bytes - block.first_page as usize * PAGE_BYTES) / object_bytes;
         let (word, bit) = (index / 64, 1 << (index % 64));
@@ -144,7 +148,7 @@ impl Blocks {
 
     /// Marks object `index` of block `id` as live; false if it was.
     pub(super) fn adopt(&mut self, id: u32, index: usize) -> bool {
-        let before = self.group(self.block(id).live);
+        let before = self.group(self.block(id));
         let block = self.block_mut(id);
         let (word, bit) = (index / 64, 1 << (index % 64));
         if block.objects[word] & bit != 0 {
@@ -182,20 +186,40 @@ impl Blocks {
         })
     }
 
+    /// How many entries there are, used or not.
+    pub(super) fn entries(&self) -> usize {
+        self.chunks.len() * CHUNK_BLOCKS
+    }
+
+    /// The first page of block `id` and its objects, if it is in use and open.
+    pub(super) fn open(&self, id: usize) -> Option<(usize, usize)> {
+        let block = self.block(id as u32);
+        let is_open = block.live > 0 && !block.closed;
+        is_open.then_some((block.first_page as usize, usize::from(block.live)))
+    }
+
+    /// Closes block `id` or opens it again; false if it was so already.
+    pub(super) fn set_closed(&mut self, id: u32, closed: bool) -> bool {
+        let before = self.group(self.block(id));
+        let was = std::mem::replace(&mut self.block_mut(id).closed, closed);
+        self.regroup(id, before);
+        was != closed
+    }
+
     /// Bookkeeping memory, in bytes.
     pub(super) fn side_bytes(&self) -> usize {
         self.chunks.len() * CHUNK_BLOCKS * size_of::<Block>()
             + self.chunks.capacity() * size_of::<Box<[Block]>>()
     }
 
-    /// The list that a block with `live` objects belongs to; none if it is full.
-    fn group(&self, live: u16) -> Option<usize> {
-        let (live, objects) = (usize::from(live), self.class.block_objects);
-        (live < objects).then(|| live * GROUPS / objects)
+    /// The list that a block belongs to; none if it is full or closed.
+    fn group(&self, block: &Block) -> Option<usize> {
+        let (live, objects) = (usize::from(block.live), self.class.block_objects);
+        (live < objects && !block.closed).then(|| live * GROUPS / objects)
     }
 
     fn regroup(&mut self, id: u32, before: Option<usize>) {
-        let after = self.group(self.block(id).live);
+        let after = self.group(self.block(id));
         if before != after {
             if let Some(group) = before {
                 self.unlink(id, group);

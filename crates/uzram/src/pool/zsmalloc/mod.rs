@@ -22,7 +22,8 @@ use crossbeam_utils::CachePadded;
 
 use self::class::{Blocks, Emptied};
 use self::geometry::Geometry;
-use super::arena::{Arena, Memory};
+use super::arena::{Arena, Memory, Runs};
+use super::victims::{Candidate, Candidates, Victim};
 use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
 use crate::error::Result;
 use crate::memory;
@@ -30,6 +31,9 @@ use crate::region::{Backing, PAGE_BYTES, Region};
 use crate::sync::{Mutex, Ordering};
 
 pub(super) const NAME: &str = "zsmalloc";
+
+/// Blocks that are looked at under one lock while victims are chosen.
+const LOOKS_A_LOCK: usize = 512;
 
 struct Zsmalloc {
     unit_bytes: usize,
@@ -50,7 +54,7 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
             CachePadded::new(Mutex::new(Blocks::new(*class))),
         )?;
     }
-    let arena = Arena::new(config, memory);
+    let arena = Arena::new(config, memory, Runs::Anywhere);
     Ok(Box::new(Zsmalloc {
         unit_bytes: config.unit.bytes(),
         geometry,
@@ -76,6 +80,37 @@ impl Zsmalloc {
             entry.store(id, Ordering::Relaxed);
         }
         id
+    }
+
+    /// The open blocks of a class.
+    fn candidates(&self, class: usize) -> Result<Candidates> {
+        let mut candidates = Candidates::default();
+        let mut next = 0;
+        loop {
+            let blocks = self.classes[class].lock();
+            let end = blocks.entries().min(next + LOOKS_A_LOCK);
+            for (first_page, live) in (next..end).filter_map(|id| blocks.open(id)) {
+                let victim = Victim {
+                    first_page,
+                    pages: blocks.class().block_pages,
+                    held_pages: blocks.class().block_pages,
+                    owner: class,
+                };
+                let room = blocks.class().block_objects - live;
+                candidates.add(Candidate { victim, live, room })?;
+            }
+            if end == blocks.entries() {
+                return Ok(candidates);
+            }
+            next = end;
+        }
+    }
+
+    /// Closes the block or opens it again; false if it is not of this class or not there.
+    fn set_closed(&self, victim: Victim, closed: bool) -> bool {
+        let mut blocks = self.classes[victim.owner].lock();
+        let id = self.block_id(victim.first_page);
+        blocks.is_at(id, victim.first_page) && blocks.set_closed(id, closed)
     }
 
     fn block_id(&self, page: usize) -> u32 {
@@ -153,6 +188,21 @@ impl Pool for Zsmalloc {
             true => Ok(()),
             false => Err(lies_on_another()),
         }
+    }
+
+    fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>> {
+        let mut victims = Vec::new();
+        for class in 0..self.classes.len() {
+            for victim in self.candidates(class)?.choose(blocks_max - victims.len()) {
+                memory::push(&mut victims, victim)?;
+            }
+        }
+        victims.retain(|victim| self.set_closed(*victim, true));
+        Ok(victims)
+    }
+
+    fn reopen(&self, victim: Victim) -> bool {
+        self.set_closed(victim, false)
     }
 
     fn huge_bytes(&self) -> usize {

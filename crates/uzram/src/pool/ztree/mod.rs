@@ -30,8 +30,9 @@ mod geometry;
 use crossbeam_utils::CachePadded;
 
 use self::geometry::{Class, Geometry, SLOTS_MAX};
-use super::arena::{Arena, Memory};
+use super::arena::{Arena, Memory, Runs};
 use super::table::{BlockNumber, List, Table};
+use super::victims::{Candidate, Candidates, Victim};
 use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
 use crate::error::Result;
 use crate::memory;
@@ -71,7 +72,7 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
         };
         memory::push(&mut trees, CachePadded::new(Mutex::new(tree)))?;
     }
-    let arena = Arena::new(config, memory);
+    let arena = Arena::new(config, memory, Runs::Anywhere);
     Ok(Box::new(Ztree {
         unit_bytes: config.unit.bytes(),
         geometry,
@@ -107,6 +108,41 @@ impl Ztree {
         let block = self.table.block_at_page(first);
         self.table.set_owner(block, class);
         Some(block)
+    }
+
+    /// The open blocks of a class; for want of a lock perhaps not quite as they are.
+    fn candidates(&self, class: usize) -> Result<Candidates> {
+        let mut candidates = Candidates::default();
+        let open = |block: &BlockNumber| {
+            self.table.owner(*block) == class && !self.table.is_closed(*block)
+        };
+        for block in self.table.blocks().filter(open) {
+            let live = self.table.state(block).count_ones() as usize;
+            candidates.add(Candidate {
+                victim: Victim {
+                    first_page: self.table.first_page(block),
+                    pages: self.pages(class),
+                    held_pages: self.pages(class),
+                    owner: class,
+                },
+                live,
+                room: self.class(class).slots.saturating_sub(live),
+            })?;
+        }
+        Ok(candidates)
+    }
+
+    /// Closes the block or opens it again; false if it is not of this class or not there.
+    fn set_closed(&self, victim: Victim, closed: bool) -> bool {
+        let block = self.table.block_at_page(victim.first_page);
+        let mut tree = self.trees[victim.owner].lock();
+        let is_same = self.table.owner(block) == victim.owner
+            && self.table.state(block) != 0
+            && self.table.is_closed(block) != closed;
+        if is_same {
+            tree.set_closed(&self.table, block, closed);
+        }
+        is_same
     }
 
     fn class(&self, class: usize) -> &Class {
@@ -186,6 +222,21 @@ impl Pool for Ztree {
         Ok(())
     }
 
+    fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>> {
+        let mut victims = Vec::new();
+        for class in 0..self.trees.len() {
+            for victim in self.candidates(class)?.choose(blocks_max - victims.len()) {
+                memory::push(&mut victims, victim)?;
+            }
+        }
+        victims.retain(|victim| self.set_closed(*victim, true));
+        Ok(victims)
+    }
+
+    fn reopen(&self, victim: Victim) -> bool {
+        self.set_closed(victim, false)
+    }
+
     fn huge_bytes(&self) -> usize {
         self.geometry.huge_bytes()
     }
@@ -224,7 +275,11 @@ impl Tree {
     fn free_slot(&mut self, table: &Table, block: BlockNumber, slot: usize) -> bool {
         let before = table.state(block);
         let after = before & !(1 << slot);
+        let was_closed = table.is_closed(block);
         table.set_state(block, after);
+        if was_closed {
+            return after == 0;
+        }
         let is_current = self.current == Some(block);
         let is_listed = !is_current && !self.is_full(before);
         if after == 0 {
@@ -249,6 +304,18 @@ impl Tree {
             table.link(&mut self.others, block);
         }
         false
+    }
+
+    fn set_closed(&mut self, table: &Table, block: BlockNumber, closed: bool) {
+        let is_full = self.is_full(table.state(block));
+        if self.current == Some(block) {
+            self.current = None;
+        } else if closed && !is_full {
+            table.unlink(&mut self.others, block);
+        } else if !closed && !is_full {
+            table.link(&mut self.others, block);
+        }
+        table.set_closed(block, closed);
     }
 
     /// Takes a given slot, which is free, in a block that is in no list if it has no other object.

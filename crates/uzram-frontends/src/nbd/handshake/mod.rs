@@ -3,11 +3,21 @@
 //! The client's bytes are hostile. What cannot be answered within the protocol (a wrong magic,
 //! unknown client flags, an unknown name in `EXPORT_NAME`, more options or longer option data than
 //! the limits) ends the connection; everything else gets an error reply and the handshake goes on.
+//!
+//! TLS begins with [`Step::StartTls`]. What the client sent in the clear behind that option, and what
+//! was negotiated before it, counts for nothing: nobody in between can put words into its mouth.
+
+mod info;
+mod meta;
 
 use std::sync::Arc;
 
+use super::context::Contexts;
 use super::export::{Export, Exports, Lease};
-use super::wire::{self, Fields};
+use super::transmission::Rules;
+use super::wire::{self, Fields, Framing};
+use info::InfoRequest;
+use meta::MetaRequest;
 
 /// Options that a client may send in one handshake.
 pub const OPTIONS_MAX: usize = 1024;
@@ -26,20 +36,51 @@ pub(crate) enum Step {
     Continue,
     /// Nothing was consumed: more bytes are needed.
     NeedBytes,
+    /// TLS starts once what is pending is sent. Bytes that are here already were sent in the clear and
+    /// end the connection; else [`Handshake::secured`], and on with what TLS brings.
+    StartTls,
     /// The transmission phase starts with the bytes that follow.
-    Transmit(Lease),
+    Transmit(Agreement),
     /// The connection ends: send what is pending, then close.
     Close,
+}
+
+/// What a handshake has led to.
+#[derive(Debug)]
+pub(crate) struct Agreement {
+    pub lease: Lease,
+    pub rules: Rules,
+}
+
+/// How TLS stands on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "tls"),
+    allow(dead_code, reason = "a build without TLS is plain")
+)]
+pub(crate) enum Security {
+    /// There is none.
+    #[default]
+    Plain,
+    /// The client may start it.
+    Offered,
+    /// The client must start it before anything else.
+    Required,
+    Established,
 }
 
 #[derive(Debug)]
 pub(crate) struct Handshake {
     exports: Arc<Exports>,
+    security: Security,
     /// Set: every request to use or see an export is refused with this text.
     refusal: Option<String>,
     phase: Phase,
     no_zeroes: bool,
     options: usize,
+    framing: Framing,
+    /// Set: these contexts, for the export of this name.
+    contexts: Option<(String, Contexts)>,
 }
 
 #[derive(Debug)]
@@ -53,14 +94,28 @@ enum Phase {
     },
 }
 
+#[cfg(feature = "tls")]
+impl Security {
+    /// Of a server that has TLS.
+    pub fn of(is_required: bool) -> Security {
+        match is_required {
+            true => Security::Required,
+            false => Security::Offered,
+        }
+    }
+}
+
 impl Handshake {
-    pub fn new(exports: Arc<Exports>) -> Handshake {
+    pub fn new(exports: Arc<Exports>, security: Security) -> Handshake {
         Handshake {
             exports,
+            security,
             refusal: None,
             phase: Phase::ClientFlags,
             no_zeroes: false,
             options: 0,
+            framing: Framing::Simple,
+            contexts: None,
         }
     }
 
@@ -68,8 +123,15 @@ impl Handshake {
     pub fn refusing(reason: String) -> Handshake {
         Handshake {
             refusal: Some(reason),
-            ..Handshake::new(Arc::default())
+            ..Handshake::new(Arc::default(), Security::Plain)
         }
+    }
+
+    /// TLS is established: what was said before it is forgotten.
+    pub fn secured(&mut self) {
+        self.security = Security::Established;
+        self.framing = Framing::Simple;
+        self.contexts = None;
     }
 
     /// Takes at most one message off the front of `input` and appends its replies to `out`.
@@ -88,6 +150,13 @@ impl Handshake {
         };
         if flags & !(wire::FLAG_C_FIXED_NEWSTYLE | wire::FLAG_C_NO_ZEROES) != 0 {
             return (4, Step::Close);
+        }
+        // TLS is for fixed newstyle clients; others cannot even be told that it is required.
+        if flags & wire::FLAG_C_FIXED_NEWSTYLE == 0 {
+            match self.security {
+                Security::Required => return (4, Step::Close),
+                _ => self.security = Security::Plain,
+            }
         }
         self.no_zeroes = flags & wire::FLAG_C_NO_ZEROES != 0;
         self.phase = Phase::Options;
@@ -161,33 +230,97 @@ impl Handshake {
                 wire::option_reply(out, option, wire::REP_ACK, &[]);
                 return Step::Close;
             }
+            wire::OPT_STARTTLS => return self.start_tls(data, out),
             wire::OPT_EXPORT_NAME => return self.export_name(data, out),
-            wire::OPT_LIST | wire::OPT_INFO | wire::OPT_GO if self.refusal.is_some() => {
+            _ if self.security == Security::Required => {
+                let reason = "this server wants TLS first";
+                refuse(out, option, wire::REP_ERR_TLS_REQD, reason);
+            }
+            wire::OPT_STRUCTURED_REPLY => self.frame(option, Framing::Structured, data, out),
+            wire::OPT_EXTENDED_HEADERS => self.frame(option, Framing::Extended, data, out),
+            wire::OPT_LIST
+            | wire::OPT_INFO
+            | wire::OPT_GO
+            | wire::OPT_LIST_META_CONTEXT
+            | wire::OPT_SET_META_CONTEXT
+                if self.refusal.is_some() =>
+            {
                 let reason = self.refusal.as_deref().unwrap_or_default();
                 refuse(out, option, wire::REP_ERR_POLICY, reason);
             }
             wire::OPT_LIST => self.list(data, out),
             wire::OPT_INFO | wire::OPT_GO => return self.info(option, data, out),
+            wire::OPT_LIST_META_CONTEXT => self.list_contexts(data, out),
+            wire::OPT_SET_META_CONTEXT => self.set_contexts(data, out),
             _ => refuse(out, option, wire::REP_ERR_UNSUP, "option is not supported"),
         }
         Step::Continue
     }
 
-    /// The one option whose failure has no reply: the protocol says to hang up.
-    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
-        let lease = match (&self.refusal, std::str::from_utf8(data)) {
-            (None, Ok(name)) => self.exports.lease(name),
+    fn start_tls(&self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let option = wire::OPT_STARTTLS;
+        let refused = match (&self.refusal, self.security) {
+            (Some(reason), _) => Some((wire::REP_ERR_POLICY, reason.as_str())),
+            (None, Security::Plain) => Some((wire::REP_ERR_UNSUP, "this server has no TLS")),
+            (None, Security::Established) => {
+                Some((wire::REP_ERR_INVALID, "TLS is established already"))
+            }
+            _ if !data.is_empty() => Some((wire::REP_ERR_INVALID, "STARTTLS takes no data")),
             _ => None,
         };
-        let Some(lease) = lease else {
+        if let Some((kind, reason)) = refused {
+            refuse(out, option, kind, reason);
+            return Step::Continue;
+        }
+        wire::option_reply(out, option, wire::REP_ACK, &[]);
+        Step::StartTls
+    }
+
+    fn frame(&mut self, option: u32, framing: Framing, data: &[u8], out: &mut Vec<u8>) {
+        if !data.is_empty() {
+            return refuse(out, option, wire::REP_ERR_INVALID, "option takes no data");
+        }
+        if self.framing > framing {
+            let reason = "extended headers are agreed on, which include structured replies";
+            return refuse(out, option, wire::REP_ERR_EXT_HEADER_REQD, reason);
+        }
+        self.framing = framing;
+        wire::option_reply(out, option, wire::REP_ACK, &[]);
+    }
+
+    /// The one option whose failure has no reply: the protocol says to hang up.
+    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        // A client with extended headers may not use it, and TLS cannot be asked for by it.
+        let is_open = self.refusal.is_none()
+            && self.security != Security::Required
+            && self.framing != Framing::Extended;
+        let name = std::str::from_utf8(data).ok().filter(|_| is_open);
+        let Some(lease) = name.and_then(|name| self.exports.lease(name)) else {
             return Step::Close;
         };
-        out.extend_from_slice(&lease.export.device.geometry().size_bytes.to_be_bytes());
-        out.extend_from_slice(&lease.export.transmission_flags().to_be_bytes());
+        let agreement = self.agreement(lease);
+        let export = &agreement.lease.export;
+        let flags = export.transmission_flags(&agreement.rules);
+        out.extend_from_slice(&agreement.rules.size_bytes.to_be_bytes());
+        out.extend_from_slice(&flags.to_be_bytes());
         if !self.no_zeroes {
             out.resize(out.len() + EXPORT_NAME_ZEROES, 0);
         }
-        Step::Transmit(lease)
+        Step::Transmit(agreement)
+    }
+
+    fn agreement(&self, lease: Lease) -> Agreement {
+        let rules = self.rules(&lease.export);
+        Agreement { lease, rules }
+    }
+
+    /// What would hold for `export` as things stand.
+    fn rules(&self, export: &Export) -> Rules {
+        let contexts = match &self.contexts {
+            Some((name, contexts)) if *name == export.name => *contexts,
+            _ => Contexts::default(),
+        };
+        Rules::of(export, self.framing, contexts)
     }
 
     fn list(&self, data: &[u8], out: &mut Vec<u8>) {
@@ -223,21 +356,68 @@ impl Handshake {
         };
         if option == wire::OPT_INFO {
             match self.exports.find(request.name) {
-                Some(export) => request.answer(option, &export, out),
+                Some(export) => {
+                    let flags = export.transmission_flags(&self.rules(&export));
+                    request.answer(option, &export, flags, out);
+                }
                 None => refuse_unknown(out, option, request.name),
             }
             return Step::Continue;
         }
         match self.exports.lease(request.name) {
             Some(lease) => {
-                request.answer(option, &lease.export, out);
-                Step::Transmit(lease)
+                let agreement = self.agreement(lease);
+                let export = &agreement.lease.export;
+                let flags = export.transmission_flags(&agreement.rules);
+                request.answer(option, export, flags, out);
+                Step::Transmit(agreement)
             }
             None => {
                 refuse_unknown(out, option, request.name);
                 Step::Continue
             }
         }
+    }
+
+    fn list_contexts(&self, data: &[u8], out: &mut Vec<u8>) {
+        let option = wire::OPT_LIST_META_CONTEXT;
+        if let Some((request, _)) = self.meta_request(option, data, out) {
+            meta::answer(option, request.listed(), out);
+        }
+    }
+
+    fn set_contexts(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        let option = wire::OPT_SET_META_CONTEXT;
+        // What was set is replaced, by nothing if this fails.
+        self.contexts = None;
+        if let Some((request, name)) = self.meta_request(option, data, out) {
+            let selected = request.selected();
+            self.contexts = Some((name, selected));
+            meta::answer(option, selected, out);
+        }
+    }
+
+    /// The request and its export's own name; `None`, and answered, if it is refused.
+    fn meta_request<'a>(
+        &self,
+        option: u32,
+        data: &'a [u8],
+        out: &mut Vec<u8>,
+    ) -> Option<(MetaRequest<'a>, String)> {
+        if self.framing == Framing::Simple {
+            let reason = "metadata contexts need structured replies first";
+            refuse(out, option, wire::REP_ERR_INVALID, reason);
+            return None;
+        }
+        let Some(request) = MetaRequest::decode(data) else {
+            meta::refuse_malformed(option, out);
+            return None;
+        };
+        let Some(export) = self.exports.find(request.name) else {
+            refuse_unknown(out, option, request.name);
+            return None;
+        };
+        Some((request, export.name.clone()))
     }
 }
 
@@ -250,64 +430,4 @@ fn refuse_unknown(out: &mut Vec<u8>, option: u32, name: &str) {
     let shown: String = name.chars().take(64).collect();
     let reason = format!("export '{shown}' does not exist");
     refuse(out, option, wire::REP_ERR_UNKNOWN, &reason);
-}
-
-/// The data of `INFO` and `GO`.
-struct InfoRequest<'a> {
-    name: &'a str,
-    wants_name: bool,
-    wants_description: bool,
-    wants_block_size: bool,
-}
-
-impl InfoRequest<'_> {
-    fn decode(data: &[u8]) -> Option<InfoRequest<'_>> {
-        let mut fields = Fields(data);
-        let name_bytes = fields.u32()? as usize;
-        let name = std::str::from_utf8(fields.bytes(name_bytes)?).ok()?;
-        let mut request = InfoRequest {
-            name,
-            wants_name: false,
-            wants_description: false,
-            wants_block_size: false,
-        };
-        for _ in 0..fields.u16()? {
-            match fields.u16()? {
-                wire::INFO_NAME => request.wants_name = true,
-                wire::INFO_DESCRIPTION => request.wants_description = true,
-                wire::INFO_BLOCK_SIZE => request.wants_block_size = true,
-                // EXPORT is always answered; the protocol says to ignore what is unknown.
-                _ => {}
-            }
-        }
-        fields.0.is_empty().then_some(request)
-    }
-
-    fn answer(&self, option: u32, export: &Export, out: &mut Vec<u8>) {
-        let geometry = export.device.geometry();
-        let mut info = |kind: u16, parts: [&[u8]; 3]| {
-            let kind = kind.to_be_bytes();
-            let parts = [&kind[..], parts[0], parts[1], parts[2]];
-            wire::option_reply(out, option, wire::REP_INFO, &parts);
-        };
-        let size = geometry.size_bytes.to_be_bytes();
-        let flags = export.transmission_flags().to_be_bytes();
-        info(wire::INFO_EXPORT, [&size, &flags, &[]]);
-        if self.wants_name {
-            info(wire::INFO_NAME, [export.name.as_bytes(), &[], &[]]);
-        }
-        if self.wants_description && !export.description.is_empty() {
-            info(
-                wire::INFO_DESCRIPTION,
-                [export.description.as_bytes(), &[], &[]],
-            );
-        }
-        if self.wants_block_size {
-            let minimum = super::BLOCK_BYTES_MIN.to_be_bytes();
-            let preferred = geometry.preferred_block_bytes.to_be_bytes();
-            let maximum = super::PAYLOAD_BYTES_MAX.to_be_bytes();
-            info(wire::INFO_BLOCK_SIZE, [&minimum, &preferred, &maximum]);
-        }
-        wire::option_reply(out, option, wire::REP_ACK, &[]);
-    }
 }

@@ -1,18 +1,13 @@
-//! One connection in the transmission phase: who receives, who works, who sends.
-//!
-//! The receiver (an [`Input`]) exists once and is owned by the worker that leads. Locks: `state` for
-//! the receiver's place and the counts, never held across I/O or device work; `writer` for the
-//! sending side, held while one worker's replies go out. They are never held together.
+//! A thread of a connection: it receives and carries out, or helps.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Limits;
-use super::export::Lease;
-use super::socket::{Received, Socket};
-use super::transmission::{self, Command, Input, Next, Output, Request, Rules};
-use super::wire::{self, REPLY_BYTES, REQUEST_BYTES};
+use super::pace::Pace;
+use super::{Charge, Connection};
+use crate::nbd::socket::{RATE_MIN, Received};
+use crate::nbd::transmission::{self, Command, Input, Next, Output, Request};
 
 /// Receive buffer of a worker at rest, in bytes: some 30 writes of 4 KiB, and half of a CPU's L2.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -22,15 +17,7 @@ const BUFFER_RETAINED_BYTES: usize = (2 << 20) + 4096;
 /// compression) another is worth waking to receive what comes behind it.
 const LARGE_PAYLOAD_BYTES: usize = 64 << 10;
 /// The same for requests without payload, which cost some 10 ns a page.
-const LARGE_RANGE_BYTES: u32 = 16 << 20;
-/// Replies are sent at the latest when the oldest has waited this long: a client with a full queue
-/// then goes on while the rest of the batch is worked on.
-const REPLY_DELAY_MAX: Duration = Duration::from_micros(25);
-/// Replies that are gathered before they are sent, in bytes.
-const REPLY_GATHER_BYTES: usize = 64 << 10;
-/// A batch that has taken this long, and will take as long again, is shared: waking a thread costs
-/// some 4 us on a busy CPU and 70 us of latency on an idle one.
-const SHARE_AFTER: Duration = Duration::from_micros(50);
+const LARGE_RANGE_BYTES: u64 = 16 << 20;
 /// How long a receiver looks for more before it sleeps, in yields of the CPU: sleeping costs the
 /// client an interrupt to send and this side 70 us to come back. Looking in vain halves it.
 const POLL_MAX: Duration = Duration::from_micros(30);
@@ -43,169 +30,8 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Bytes that a draining connection still takes from a client that keeps sending.
 const DRAIN_BYTES_MAX: usize = 64 << 20;
 
-#[derive(Debug)]
-pub(crate) struct Connection {
-    socket: Arc<Socket>,
-    lease: Lease,
-    rules: Rules,
-    limits: Limits,
-    name: String,
-    state: Mutex<State>,
-    /// The receiver is free, there is a batch, or the connection has ended.
-    work_given: Condvar,
-    /// Bytes in flight became fewer, or the connection has ended.
-    bytes_freed: Condvar,
-    writer: Mutex<()>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    receiver: Option<Input>,
-    /// Whole small requests that the leader gives away.
-    batch: Option<Input>,
-    /// Empty buffers for the next batches, so that none is made for each.
-    empty: Option<Input>,
-    /// Workers that wait for the receiver or a batch.
-    waiting: usize,
-    workers: usize,
-    /// No more requests are received.
-    ended: bool,
-    /// Bytes of large requests being carried out.
-    in_flight_bytes: usize,
-    helpers: Vec<JoinHandle<()>>,
-}
-
-impl Connection {
-    /// Serves the client until it leaves, on this thread and the helpers that it starts. `received`
-    /// is what came behind the handshake.
-    pub fn serve(socket: Arc<Socket>, lease: Lease, limits: Limits, name: &str, received: &[u8]) {
-        let mut input = Input::default();
-        if !input.append(received) {
-            return;
-        }
-        let connection = Arc::new(Connection {
-            socket,
-            rules: Rules::of(&lease.export),
-            lease,
-            limits,
-            name: name.to_owned(),
-            state: Mutex::new(State {
-                receiver: Some(input),
-                workers: 1,
-                ..State::default()
-            }),
-            work_given: Condvar::new(),
-            bytes_freed: Condvar::new(),
-            writer: Mutex::new(()),
-        });
-        Worker::new(Arc::clone(&connection), true).run();
-        // Helpers start no helpers once the connection has ended.
-        let helpers = std::mem::take(&mut connection.lock().helpers);
-        for helper in helpers {
-            let _ = helper.join();
-        }
-    }
-
-    /// Gives the receiver to a worker that waits, or to a new one.
-    fn hand_over(self: &Arc<Self>, receiver: Input) {
-        let mut state = self.lock();
-        state.receiver = Some(receiver);
-        self.call_worker(state);
-    }
-
-    /// Gives `batch` to a worker that waits, or to a new one; returns an empty buffer in exchange.
-    /// There is no batch yet: the leader, who alone gives batches, takes back what nobody took.
-    fn give_batch(self: &Arc<Self>, batch: Input) -> Input {
-        let mut state = self.lock();
-        state.batch = Some(batch);
-        let empty = state.empty.take().unwrap_or_default();
-        self.call_worker(state);
-        empty
-    }
-
-    fn call_worker(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.waiting > 0 {
-            self.work_given.notify_one();
-            return;
-        }
-        if state.ended || state.workers >= self.limits.workers_per_connection_max {
-            return;
-        }
-        state.helpers.retain(|helper| !helper.is_finished());
-        let name = format!("{}.{}", self.name, state.workers);
-        let worker = Worker::new(Arc::clone(self), false);
-        // Without a thread to spare the giver takes its work back when it is done.
-        if let Ok(helper) = thread::Builder::new()
-            .name(name)
-            .spawn(move || worker.run())
-        {
-            state.workers += 1;
-            state.helpers.push(helper);
-        }
-    }
-
-    fn has_helper(&self) -> bool {
-        let state = self.lock();
-        if state.batch.is_some() {
-            return false;
-        }
-        state.waiting > 0 || state.workers < self.limits.workers_per_connection_max
-    }
-
-    /// Receives no more; requests under way are still answered.
-    fn end(&self) {
-        self.lock().ended = true;
-        self.work_given.notify_all();
-        self.bytes_freed.notify_all();
-    }
-
-    /// Nothing can be answered any more.
-    fn abort(&self) {
-        self.end();
-        self.socket.abort();
-    }
-
-    /// Waits until `bytes` more may be in flight; `None` once the connection has ended.
-    fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let max = self.limits.in_flight_bytes_max;
-        let mut state = self.lock();
-        // One request is always let through, so that a small limit slows down but never stops.
-        while !state.ended && state.in_flight_bytes > 0 && state.in_flight_bytes + bytes > max {
-            state = self
-                .bytes_freed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.ended {
-            return None;
-        }
-        state.in_flight_bytes += bytes;
-        Some(Charge {
-            connection: Arc::clone(self),
-            bytes,
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Bytes in flight, until dropped.
-struct Charge {
-    connection: Arc<Connection>,
-    bytes: usize,
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.connection.lock().in_flight_bytes -= self.bytes;
-        self.connection.bytes_freed.notify_all();
-    }
-}
-
 /// A thread of a connection with its buffers.
-struct Worker {
+pub(super) struct Worker {
     connection: Arc<Connection>,
     /// The connection's first thread, which stays until the end.
     is_first: bool,
@@ -219,7 +45,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(connection: Arc<Connection>, is_first: bool) -> Worker {
+    pub fn new(connection: Arc<Connection>, is_first: bool) -> Worker {
         Worker {
             connection,
             is_first,
@@ -230,7 +56,7 @@ impl Worker {
         }
     }
 
-    fn run(mut self) {
+    pub fn run(mut self) {
         let _hang_up = HangUpOnPanic(Arc::clone(&self.connection));
         while let Some(work) = self.take_work() {
             match work {
@@ -291,8 +117,9 @@ impl Worker {
         let rules = self.connection.rules;
         let mut charge = None;
         let mut pace = Pace::start();
+        let mut begun = None;
         loop {
-            match input.next(rules) {
+            match input.next(&rules) {
                 Next::Request(request) if is_large(&request) => {
                     self.carry_out_large(input, &request, charge);
                     break;
@@ -305,8 +132,8 @@ impl Worker {
                         self.share(&mut input, &mut pace);
                     }
                 }
-                Next::Refused { cookie, error } => {
-                    self.output.push(&wire::simple_reply(cookie, error));
+                Next::Refused(refusal) => {
+                    transmission::refuse(&refusal, rules.framing, &mut self.output);
                 }
                 Next::Incomplete { bytes } => {
                     if !self.flush() {
@@ -316,7 +143,12 @@ impl Worker {
                     if bytes > BUFFER_BYTES && charge.is_none() {
                         charge = self.connection.charge(bytes);
                     }
-                    if !self.receive(&mut input, bytes) {
+                    if !input.is_within_a_request() {
+                        begun = None;
+                    } else if begun.is_none() {
+                        begun = Some(Instant::now());
+                    }
+                    if !self.receive(&mut input, bytes, begun) {
                         self.connection.end();
                         break;
                     }
@@ -335,7 +167,8 @@ impl Worker {
     /// Carries out a batch that the leader gave away.
     fn help(&mut self, mut batch: Input) {
         let mut pace = Pace::start();
-        while let Next::Request(request) = batch.next(self.connection.rules) {
+        let rules = self.connection.rules;
+        while let Next::Request(request) = batch.next(&rules) {
             if !self.carry_out(&request, &mut batch, &mut pace) {
                 return;
             }
@@ -368,7 +201,7 @@ impl Worker {
     /// Carries out the large request at the front of `input`, which this worker leads, after
     /// handing the receiver with what is behind the request to another.
     fn carry_out_large(&mut self, mut input: Input, request: &Request, charge: Option<Charge>) {
-        let bytes = REQUEST_BYTES + request.payload_bytes();
+        let bytes = request.bytes();
         if !self.flush() {
             return;
         }
@@ -386,8 +219,12 @@ impl Worker {
         self.execute(request, &input);
         input.consume(request);
         self.flush();
-        input.shrink(BUFFER_RETAINED_BYTES);
-        self.output.shrink(BUFFER_RETAINED_BYTES);
+        let retained_bytes = match self.connection.budget.is_tight() {
+            true => 0,
+            false => BUFFER_RETAINED_BYTES,
+        };
+        input.shrink(retained_bytes);
+        self.output.shrink(retained_bytes);
         self.spare = input;
         drop(charge);
     }
@@ -399,7 +236,7 @@ impl Worker {
         let rules = self.connection.rules;
         let has_helper = self.connection.has_helper();
         let requests = if has_helper {
-            input.run_of(usize::MAX, rules, is_small).0
+            input.run_of(usize::MAX, &rules, is_small).0
         } else {
             0
         };
@@ -407,7 +244,7 @@ impl Worker {
         if !pace.is_worth_sharing(requests) {
             return;
         }
-        let (_, bytes) = input.run_of(requests / 2, rules, is_small);
+        let (_, bytes) = input.run_of(requests / 2, &rules, is_small);
         let mut batch = std::mem::take(&mut self.spare);
         if !input.move_front(bytes, &mut batch) {
             self.spare = batch;
@@ -418,7 +255,9 @@ impl Worker {
 
     fn execute(&mut self, request: &Request, input: &Input) {
         let device = &*self.connection.lease.export.device;
-        transmission::execute(request, input.payload(request), device, &mut self.output);
+        let rules = &self.connection.rules;
+        let payload = input.payload(request);
+        transmission::execute(request, payload, rules, device, &mut self.output);
     }
 
     /// Sends what is pending; `false` if the client has gone.
@@ -440,8 +279,9 @@ impl Worker {
         sent.is_ok()
     }
 
-    /// Receives something towards a request of `bytes` in all; `false` at the end.
-    fn receive(&mut self, input: &mut Input, bytes: usize) -> bool {
+    /// Receives something towards a request of `bytes` in all, of which the first came at `begun`;
+    /// `false` at the end.
+    fn receive(&mut self, input: &mut Input, bytes: usize, begun: Option<Instant>) -> bool {
         let connection = Arc::clone(&self.connection);
         let started = Instant::now();
         loop {
@@ -455,26 +295,51 @@ impl Worker {
                 }
                 Received::End => return false,
                 Received::Nothing if started.elapsed() < self.poll => thread::yield_now(),
-                Received::Nothing => self.sleep(input),
+                Received::Nothing => {
+                    let limit = match begun {
+                        Some(begun) => Some(self.time_left(begun, input.unread())),
+                        None => connection.limits.idle_timeout,
+                    };
+                    if !self.sleep(input, limit) {
+                        return false;
+                    }
+                }
             }
         }
     }
 
-    /// Waits until there is something to receive, without memory if that takes long.
-    fn sleep(&mut self, input: &mut Input) {
+    /// What is left of the time for a request that came first at `begun`, and of which `received`
+    /// bytes are here.
+    fn time_left(&self, begun: Instant, received: usize) -> Duration {
+        let limit = self.connection.limits.request_timeout;
+        let more = Duration::from_secs((received / RATE_MIN as usize) as u64);
+        (limit + more).saturating_sub(begun.elapsed())
+    }
+
+    /// Waits until there is something to receive, without memory if that takes long; `false` if
+    /// there is nothing for as long as `limit`.
+    fn sleep(&mut self, input: &mut Input, limit: Option<Duration>) -> bool {
         let socket = &self.connection.socket;
         let started = Instant::now();
-        if !socket.wait(Some(IDLE_AFTER)) {
+        let awake = limit.map_or(IDLE_AFTER, |limit| limit.min(IDLE_AFTER));
+        if !socket.wait(Some(awake)) {
+            let rest = limit.map(|limit| limit.saturating_sub(awake));
+            if rest.is_some_and(|rest| rest.is_zero()) {
+                return false;
+            }
             input.shrink(0);
             self.spare.shrink(0);
             self.output.shrink(0);
-            socket.wait(None);
+            if !socket.wait(rest) {
+                return false;
+            }
         }
         self.poll = match self.poll / 2 {
             _ if started.elapsed() < SHORT_SLEEP => POLL_MAX,
             shorter if shorter < POLL_MIN => Duration::ZERO,
             shorter => shorter,
         };
+        true
     }
 
     fn may_drain(&mut self, length: usize) -> bool {
@@ -502,58 +367,14 @@ impl Drop for HangUpOnPanic {
 
 fn is_large(request: &Request) -> bool {
     match request.command {
-        Command::Read | Command::Write => request.length as usize >= LARGE_PAYLOAD_BYTES,
-        Command::Trim | Command::WriteZeroes(_) => request.length >= LARGE_RANGE_BYTES,
+        Command::Read { .. } | Command::Write => request.length as usize >= LARGE_PAYLOAD_BYTES,
+        Command::Trim
+        | Command::WriteZeroes(_)
+        | Command::BlockStatus {
+            filtered: false, ..
+        } => request.length >= LARGE_RANGE_BYTES,
+        // Of any length: it may be the whole device.
+        Command::BlockStatus { filtered: true, .. } => true,
         Command::Flush | Command::Cache => false,
-    }
-}
-
-/// How a batch gets on: when to send, when to share.
-struct Pace {
-    started: Instant,
-    sent: Instant,
-    now: Instant,
-    done: u32,
-    share_after: Duration,
-}
-
-impl Pace {
-    fn start() -> Pace {
-        let now = Instant::now();
-        Pace {
-            started: now,
-            sent: now,
-            now,
-            done: 0,
-            share_after: SHARE_AFTER,
-        }
-    }
-
-    fn request_done(&mut self) {
-        self.done += 1;
-        self.now = Instant::now();
-    }
-
-    fn replies_are_due(&mut self, pending_bytes: usize) -> bool {
-        let due = pending_bytes + REPLY_BYTES > REPLY_GATHER_BYTES
-            || self.now - self.sent >= REPLY_DELAY_MAX;
-        if due {
-            self.sent = self.now;
-        }
-        due
-    }
-
-    fn is_slow(&self) -> bool {
-        self.now - self.started >= self.share_after
-    }
-
-    fn is_worth_sharing(&self, requests: usize) -> bool {
-        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
-        let per_request = (self.now - self.started) / self.done.max(1);
-        requests >= 2 && per_request.saturating_mul(requests) >= SHARE_AFTER
-    }
-
-    fn put_off(&mut self) {
-        self.share_after += SHARE_AFTER;
     }
 }

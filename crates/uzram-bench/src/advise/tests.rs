@@ -1,0 +1,258 @@
+//! Advice on pages whose best choice is known, and on choices that are made to mislead.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use uzram::{Codec, Compression, Compressor, DecompressShared, Decompressor, Malformed, Unit};
+
+use super::*;
+use crate::corpus::{Corpus, PAGE_BYTES};
+use crate::rng::Rng;
+use crate::sample::Series;
+
+/// Trials of a few settings: saved on both halves in percent, cost in microseconds.
+fn trials(figures: &[(f64, f64, f64)]) -> Vec<Trial> {
+    let setting = &choice::settings(true)[0];
+    let trial = |(choosing, held_back, cost): &(f64, f64, f64)| {
+        let half = Series::from(vec![cost * 500.0]).spread().unwrap();
+        Trial {
+            choice: setting.choice(4096, uzram::pools()[0]),
+            figures: Figures {
+                saved_choosing: choosing / 100.0,
+                saved_held_back: held_back / 100.0,
+                ratio: 1.0,
+                write_ns: half,
+                read_ns: half,
+            },
+            is_on_front: false,
+        }
+    };
+    figures.iter().map(trial).collect()
+}
+
+/// The recommended one's place, and the places of those dropped.
+fn recommended(figures: &[(f64, f64, f64)], budget_us: f64) -> (usize, Vec<usize>, bool) {
+    match rule::recommend(&trials(figures), budget_us * 1e3) {
+        Outcome::Recommended {
+            index,
+            dropped,
+            is_over_budget,
+        } => (index, dropped, is_over_budget),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// As little as gives figures.
+const EFFORT: Effort = Effort {
+    runs: 1,
+    run: Duration::from_millis(1),
+    population_bytes: 4 << 20,
+};
+const FAST: (f64, f64, f64) = (62.0, 62.0, 5.0);
+const DENSE: (f64, f64, f64) = (76.0, 76.0, 15.0);
+const DENSEST: (f64, f64, f64) = (80.0, 80.0, 60.0);
+
+#[test]
+fn the_budget_decides_between_fast_and_dense() {
+    let all = [FAST, DENSE, DENSEST];
+    assert_eq!(recommended(&all, 10.0).0, 0);
+    assert_eq!(recommended(&all, 25.0).0, 1);
+    assert_eq!(recommended(&all, 1000.0).0, 2);
+}
+
+#[test]
+fn a_percent_of_memory_is_not_worth_a_tenth_of_the_time() {
+    let almost = (75.2, 75.2, 13.0);
+    assert_eq!(recommended(&[FAST, DENSE, almost], 25.0).0, 2);
+    // Cheaper by noise: not at the price of memory.
+    let noise = (75.2, 75.2, 14.5);
+    assert_eq!(recommended(&[FAST, DENSE, noise], 25.0).0, 1);
+    // Clearly cheaper, but for two percent of memory.
+    let thinner = (74.0, 74.0, 11.0);
+    assert_eq!(recommended(&[FAST, DENSE, thinner], 25.0).0, 1);
+}
+
+#[test]
+fn nothing_within_the_budget_gives_the_cheapest_and_says_so() {
+    assert_eq!(recommended(&[DENSE, FAST, DENSEST], 1.0), (1, vec![], true));
+}
+
+#[test]
+fn what_loses_on_pages_held_back_is_never_recommended() {
+    // It looks best by far, and saves nothing of pages that it has not seen.
+    let overfit = (95.0, 2.0, 6.0);
+    assert_eq!(
+        recommended(&[FAST, DENSE, overfit], 25.0),
+        (1, vec![2], false)
+    );
+    // A little worse there is luck, not a loss.
+    let lucky = (77.0, 75.5, 14.0);
+    assert_eq!(recommended(&[FAST, DENSE, lucky], 25.0).0, 2);
+    // All that are dense lose: what is left is the cheapest.
+    assert_eq!(recommended(&[FAST, overfit], 25.0).0, 0);
+}
+
+#[test]
+fn pages_that_hardly_compress_get_no_recommendation() {
+    let outcome = rule::recommend(&trials(&[(3.0, 1.0, 1.0), (4.0, 4.0, 20.0)]), 25e3);
+    assert_eq!(outcome, Outcome::NotWorthIt { saved: 0.04 });
+}
+
+/// Remembers the pages that it was shown: those "compress" to eight bytes, others not at all.
+#[derive(Clone)]
+struct Memoriser {
+    known: Arc<BTreeMap<Vec<u8>, u64>>,
+    unit: Unit,
+}
+
+impl Memoriser {
+    fn shown(pages: &[u8], unit: Unit) -> Memoriser {
+        let units = pages.chunks_exact(unit.bytes()).map(<[u8]>::to_vec);
+        Memoriser {
+            known: Arc::new(units.zip(0..).collect()),
+            unit,
+        }
+    }
+}
+
+impl Codec for Memoriser {
+    fn name(&self) -> &str {
+        "memoriser"
+    }
+    fn compressor(&self, _unit: Unit) -> uzram::Result<Box<dyn Compressor>> {
+        Ok(Box::new(self.clone()))
+    }
+    fn decompressor(&self, _unit: Unit) -> uzram::Result<Decompressor> {
+        Ok(Decompressor::Shared(Box::new(self.clone())))
+    }
+}
+
+impl Compressor for Memoriser {
+    fn compress(&mut self, source: &[u8], destination: &mut [u8]) -> Option<usize> {
+        let number = self.known.get(source)?;
+        destination[..8].copy_from_slice(&number.to_le_bytes());
+        Some(8)
+    }
+}
+
+impl DecompressShared for Memoriser {
+    fn decompress(&self, source: &[u8], destination: &mut [u8]) -> Result<(), Malformed> {
+        let number = u64::from_le_bytes(source.try_into().map_err(|_| Malformed)?);
+        let mut known = self.known.iter();
+        let (page, _) = known.find(|(_, own)| **own == number).ok_or(Malformed)?;
+        assert_eq!(page.len(), self.unit.bytes());
+        destination.copy_from_slice(page);
+        Ok(())
+    }
+}
+
+/// Text, half of it random: every codec saves something, none very much.
+fn half_compressible() -> Sample {
+    let pages = Corpus::fio(50, PAGES_MIN).pages().to_vec();
+    Sample {
+        name: "test".to_owned(),
+        pages,
+        pages_total: PAGES_MIN as u64,
+    }
+}
+
+/// Through the whole of measuring and choosing, with a budget that allows everything.
+#[test]
+fn a_codec_that_has_learnt_the_pages_by_heart_is_found_out() {
+    let sample = half_compressible();
+    let split = Split::of(&sample).unwrap();
+    let learnt = split.choosing.clone();
+    let make = move |unit| Compression::with_codec(Box::new(Memoriser::shown(&learnt, unit)), unit);
+    let mut settings = vec![Setting::made_by("memoriser", String::new(), make)];
+    settings.extend(
+        choice::settings(true)
+            .into_iter()
+            .filter(|it| it.algorithm == "lz4"),
+    );
+    let mut trials = Vec::new();
+    try_all(&split, &settings, EFFORT, &Stop::default(), &mut trials).unwrap();
+    let planted = &trials[0].figures;
+    assert!(planted.saved_choosing > 0.9, "{planted:?}");
+    assert!(planted.saved_held_back < 0.01, "{planted:?}");
+    let advice = Advice::new(&sample, &split, trials, Duration::from_secs(1), None);
+    let chosen = advice.recommended().unwrap();
+    assert_eq!(chosen.choice.setting.algorithm, "lz4");
+    let text = output::sentences(&advice).join(" ");
+    assert!(
+        text.contains("that looked better lost on the pages held back"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_be_advised_on_is_said() {
+    let of = |pages: Vec<u8>| Sample {
+        name: "process 7".to_owned(),
+        pages,
+        pages_total: 1000,
+    };
+    let refused = |sample: &Sample| Split::of(sample).unwrap_err().to_string();
+    let few = of(vec![1; (PAGES_MIN - 1) * PAGE_BYTES]);
+    assert_eq!(
+        refused(&few),
+        "process 7: too little to advise on: 63 of at least 64 pages of 4 KiB"
+    );
+    let same = of(vec![7; PAGES_MIN * PAGE_BYTES]);
+    assert_eq!(
+        refused(&same),
+        "process 7: every page repeats one word; any choice keeps them for nothing"
+    );
+}
+
+#[test]
+fn pages_that_are_random_get_no_recommendation() {
+    let mut pages = vec![0; PAGES_MIN * PAGE_BYTES];
+    Rng::new(3).fill(&mut pages);
+    let sample = Sample {
+        name: "noise".to_owned(),
+        pages,
+        pages_total: PAGES_MIN as u64,
+    };
+    let split = Split::of(&sample).unwrap();
+    let settings = vec![choice::settings(true).remove(0)];
+    let mut trials = Vec::new();
+    try_all(&split, &settings, EFFORT, &Stop::default(), &mut trials).unwrap();
+    let advice = Advice::new(&sample, &split, trials, BUDGET, None);
+    assert!(
+        matches!(advice.outcome, Outcome::NotWorthIt { .. }),
+        "{:?}",
+        advice.outcome
+    );
+    let text = output::sentences(&advice).join(" ");
+    assert!(
+        text.starts_with("No recommendation: these pages hardly compress"),
+        "{text}"
+    );
+}
+
+/// Ctrl-C: what was tried is shown, and nothing is recommended on half of the evidence.
+#[test]
+fn an_interrupted_advice_recommends_nothing() {
+    let sample = half_compressible();
+    let split = Split::of(&sample).unwrap();
+    let mut trials = Vec::new();
+    let stop = Stop::default();
+    let interrupting = Setting::made_by("late", String::new(), {
+        let stop = stop.clone();
+        move |unit| {
+            stop.raise();
+            Compression::new(uzram::algorithms()[0], unit)
+        }
+    });
+    let settings = [choice::settings(true).remove(0), interrupting];
+    let error = try_all(&split, &settings, EFFORT, &stop, &mut trials).unwrap_err();
+    assert!(matches!(error, crate::Error::Interrupted));
+    assert_eq!(trials.len(), choice::units().len());
+    let advice = Advice::new(&sample, &split, trials, BUDGET, Some(error.to_string()));
+    assert!(advice.recommended().is_none());
+    assert!(
+        output::sentences(&advice)
+            .join(" ")
+            .contains("not everything was tried")
+    );
+}

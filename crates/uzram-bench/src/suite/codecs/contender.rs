@@ -1,0 +1,93 @@
+//! The sides of the suite: a codec behind the engine's interface, a library alone, a copy.
+
+use uzram::{Compression, Compressor, Decompressor, Unit};
+
+use super::bare;
+use crate::error::Result;
+
+/// What compresses a page and brings it back.
+pub(super) trait Contender: Send {
+    /// The variant's name in reports.
+    fn name(&self) -> &str;
+
+    /// Compresses `page` into `packed`, two pages long, and returns the length in bytes.
+    fn compress(&mut self, page: &[u8], packed: &mut [u8]) -> Option<usize>;
+
+    /// Fills `page` from what `compress` made; `None` if that is malformed.
+    fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()>;
+}
+
+/// The contenders for `algorithms`: each behind the engine's interface, its library if it has one and
+/// that is wanted, and first of all a copy if that is wanted.
+pub(super) fn all(
+    algorithms: &[String],
+    with_libraries: bool,
+    with_copy: bool,
+) -> Result<Vec<Box<dyn Contender>>> {
+    let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
+    if with_copy {
+        contenders.push(Box::new(Copy));
+    }
+    for algorithm in algorithms {
+        contenders.push(Box::new(Engine::new(algorithm)?));
+        if with_libraries {
+            contenders.extend(bare::library(algorithm)?);
+        }
+    }
+    Ok(contenders)
+}
+
+/// A codec as the store calls it.
+pub(super) struct Engine {
+    name: String,
+    compressor: Box<dyn Compressor>,
+    decompressor: Decompressor,
+}
+
+impl Engine {
+    pub(super) fn new(algorithm: &str) -> Result<Engine> {
+        let compression = Compression::new(algorithm, Unit::DEFAULT)?;
+        let codec = compression.codec();
+        Ok(Engine {
+            name: algorithm.to_owned(),
+            compressor: codec.compressor(Unit::DEFAULT)?,
+            decompressor: codec.decompressor(Unit::DEFAULT)?,
+        })
+    }
+}
+
+impl Contender for Engine {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn compress(&mut self, page: &[u8], packed: &mut [u8]) -> Option<usize> {
+        self.compressor.compress(page, packed)
+    }
+
+    fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
+        let result = match &mut self.decompressor {
+            Decompressor::Shared(shared) => shared.decompress(packed, page),
+            Decompressor::Stateful(state) => state.decompress(packed, page),
+        };
+        result.ok()
+    }
+}
+
+/// The floor: the page as it is.
+struct Copy;
+
+impl Contender for Copy {
+    fn name(&self) -> &str {
+        "memcpy"
+    }
+
+    fn compress(&mut self, page: &[u8], packed: &mut [u8]) -> Option<usize> {
+        packed.get_mut(..page.len())?.copy_from_slice(page);
+        Some(page.len())
+    }
+
+    fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
+        (packed.len() == page.len()).then(|| page.copy_from_slice(packed))
+    }
+}

@@ -1,0 +1,388 @@
+//! What was published or aimed at, against what was measured.
+//!
+//! A claim stands or falls only where all runs agree; else nothing is concluded. Of the published
+//! orderings each pair is judged by itself, by the difference within each run.
+
+use std::cmp::Ordering;
+
+use super::cells::{
+    DENSITY, IDLE_OVER_1MS, IN_TURNS, INSERT_MEAN, INSERT_P999, Metric, OVER_1MS, OVERWRITE_MEAN,
+    REMOVE_MEAN, REMOVE_P999,
+};
+use super::clock::Clock;
+use super::comparison::{DENSITY_FIGURE, FIGURES, Figure};
+use super::heap::Variant;
+use super::published::{Outcome, PUBLISHED};
+use super::scaling::{COPY, SPEEDUP};
+use crate::report::{Block, Claim, Measured, Standing};
+use crate::sample::{Series, Spread};
+
+/// Pool bytes a stored byte after a fill, by the number of objects.
+const FILLED_AIMS: [(usize, f64); 3] = [(16_384, 1.10), (65_536, 1.03), (1_048_576, 1.012)];
+/// The number of objects that the other aims are for.
+const AIMED_OBJECTS: usize = 1_048_576;
+const OVERWRITTEN_AIM: f64 = 1.04;
+const COMPACTED_AIM: f64 = 1.06;
+const INSERT_AIM_NS: f64 = 150.0;
+const REMOVE_AIM_NS: f64 = 100.0;
+const P999_AIM_NS: f64 = 10_000.0;
+const SPEEDUP_AIM: f64 = 0.95;
+
+/// Why a published ordering does or does not carry over; by the metric.
+const REASONS: [(&str, &str); 5] = [
+    (
+        "insert_mean",
+        "In the kernel an insertion may allocate pages, and zsmalloc a handle besides; here pages come \
+         2 MiB at a time and a handle is a place, so the search for room and the copy remain.",
+    ),
+    (
+        "remove_mean",
+        "A removal here looks its block up by the place and changes a few words beside the pages; the \
+         kernel's z3fold frees a handle's cell and may compact the page, and pages go back one by one.",
+    ),
+    (
+        "access_mean",
+        "There is nothing to map in user space: an access is an address and the first byte's cache \
+         miss, alike for all. zsmalloc needs no copy here for objects that cross pages.",
+    ),
+    (
+        "worst",
+        "The worst operation is one that waited for pages, or that the host interrupted; one of some \
+         millions, so it orders nothing that was not measured many times.",
+    ),
+    (
+        "over_1ms",
+        "No pool sleeps or reclaims here: what takes a millisecond is the system's, populating a span or \
+         running something else, and falls on all alike.",
+    ),
+];
+
+/// Of a disk: every published ordering, and what its authors claim in numbers.
+pub(super) fn of_the_comparison(
+    case: &str,
+    outcomes: &[(Variant, Vec<Outcome>)],
+    clock: Clock,
+) -> Vec<Claim> {
+    let series = |figure: &Figure, name: &str| -> Option<Series> {
+        let named = |variant: &Variant| matches!(variant, Variant::Pool(pool) if *pool == name);
+        let (_, runs) = outcomes.iter().find(|(variant, _)| named(variant))?;
+        let values: Vec<f64> = runs
+            .iter()
+            .map(|run| (figure.measured)(run, clock))
+            .collect();
+        Some(Series::from(values))
+    };
+    let mut claims = Vec::new();
+    for figure in &FIGURES {
+        let Some(published) = figure.published else {
+            continue;
+        };
+        let mut sides: Vec<(&str, f64, Series)> = PUBLISHED
+            .iter()
+            .filter_map(|facts| {
+                let series = series(figure, facts.allocator)?;
+                Some((facts.allocator, published(facts), series))
+            })
+            .collect();
+        sides.sort_by(|one, other| one.1.total_cmp(&other.1));
+        claims.push(ordering(case, figure, &sides));
+    }
+    let density = &FIGURES[DENSITY_FIGURE];
+    for peer in ["z3fold", "zbud"] {
+        if let Some((ours, theirs)) = series(density, "ztree").zip(series(density, peer)) {
+            claims.push(denser(case, peer, &ours, &theirs));
+        }
+    }
+    claims
+}
+
+/// One published ordering, pair by pair.
+fn ordering(case: &str, figure: &Figure, sides: &[(&str, f64, Series)]) -> Claim {
+    let mut pairs = Pairs::default();
+    for (at, (small, _, ours)) in sides.iter().enumerate() {
+        for (large, _, theirs) in &sides[at + 1..] {
+            pairs.add(small, large, agreement(ours, theirs));
+        }
+    }
+    let names: Vec<&str> = sides.iter().map(|side| side.0).collect();
+    let figures = sides.iter().filter_map(|(name, _, series)| {
+        let spread = series.spread()?;
+        Some(format!("{name} {}", shown(spread)))
+    });
+    let figures: Vec<String> = figures.collect();
+    let reason = REASONS.iter().find(|(metric, _)| *metric == figure.metric);
+    Claim {
+        case: case.to_owned(),
+        claim: format!("{}, published {}", figure.head, names.join(" < ")),
+        measured: format!("{}; {}", figures.join(", "), pairs.words()),
+        standing: pairs.standing(),
+        why: reason.map_or(String::new(), |(_, why)| (*why).to_owned()),
+    }
+}
+
+fn denser(case: &str, peer: &str, ours: &Series, theirs: &Series) -> Claim {
+    let figures = [("ztree", ours), (peer, theirs)].map(|(name, series)| {
+        series
+            .spread()
+            .map_or(String::new(), |spread| format!("{name} {}", shown(spread)))
+    });
+    Claim {
+        case: case.to_owned(),
+        claim: format!("ztree is denser than {peer}"),
+        measured: figures.join(", "),
+        standing: match agreement(ours, theirs) {
+            Some(Ordering::Less) => Standing::Held,
+            Some(_) => Standing::NotHeld,
+            None => Standing::WithinSpread,
+        },
+        why:
+            "Two objects of the larger stream do not fit into one page, and zbud and z3fold share \
+              nothing larger; a block of ztree spans pages, so what is lost is a slot's rounding."
+                .to_owned(),
+    }
+}
+
+/// How `ours` stands to `theirs` in every run; `None` where runs disagree.
+fn agreement(ours: &Series, theirs: &Series) -> Option<Ordering> {
+    let pairs = ours.values().iter().zip(theirs.values());
+    let mut orders = pairs.map(|(ours, theirs)| ours.total_cmp(theirs));
+    let first = orders.next()?;
+    orders.all(|order| order == first).then_some(first)
+}
+
+/// Pairs of a published ordering by how they stand here.
+#[derive(Default)]
+struct Pairs {
+    held: Vec<String>,
+    reversed: Vec<String>,
+    open: Vec<String>,
+}
+
+impl Pairs {
+    fn add(&mut self, small: &str, large: &str, found: Option<Ordering>) {
+        let (list, words) = match found {
+            Some(Ordering::Less) => (&mut self.held, format!("{small} < {large}")),
+            Some(Ordering::Greater) => (&mut self.reversed, format!("{small} > {large}")),
+            // Equal in all runs, as counts of nothing are, concludes as little.
+            Some(Ordering::Equal) | None => (&mut self.open, format!("{small} ~ {large}")),
+        };
+        list.push(words);
+    }
+
+    fn standing(&self) -> Standing {
+        match (self.reversed.is_empty(), self.open.is_empty()) {
+            (false, _) => Standing::NotHeld,
+            (true, false) => Standing::WithinSpread,
+            (true, true) => Standing::Held,
+        }
+    }
+
+    fn words(&self) -> String {
+        let lists = [
+            ("as published", &self.held),
+            ("the other way", &self.reversed),
+            ("within the spread", &self.open),
+        ];
+        let lists = lists.iter().filter(|(_, pairs)| !pairs.is_empty());
+        let words: Vec<String> = lists
+            .map(|(what, pairs)| format!("{what}: {}", pairs.join(", ")))
+            .collect();
+        words.join("; ")
+    }
+}
+
+/// Of a corpus and codec: the aims of the default pool.
+pub(super) fn of_the_aims(prefix: &str, counts: &[usize], block: &Block) -> Vec<Claim> {
+    let aims = Aims {
+        prefix,
+        pool: uzram::pools()[0],
+        results: &block.results,
+    };
+    let mut claims = Vec::new();
+    for (count, limit) in FILLED_AIMS {
+        let claim = format!("{count} objects take at most {limit} of their bytes");
+        claims.extend(aims.at_most(&format!("{count}/fill"), DENSITY, limit, claim));
+    }
+    let largest = format!("{AIMED_OBJECTS}");
+    let after = [
+        (
+            "overwritten",
+            OVERWRITTEN_AIM,
+            "after ten overwrites of everything",
+        ),
+        (
+            "compacted",
+            COMPACTED_AIM,
+            "after half was discarded and compacting",
+        ),
+    ];
+    for (case, limit, when) in after {
+        let claim = format!("{when} at most {limit}");
+        claims.extend(aims.at_most(&format!("{largest}/{case}"), DENSITY, limit, claim));
+    }
+    let costs = [
+        (
+            INSERT_MEAN,
+            INSERT_AIM_NS,
+            "an insertion costs at most 150 ns beyond the copy",
+        ),
+        (REMOVE_MEAN, REMOVE_AIM_NS, "a removal costs at most 100 ns"),
+        (
+            INSERT_P999,
+            P999_AIM_NS,
+            "999 insertions in 1000 cost at most 10 us beyond the copy",
+        ),
+        (
+            REMOVE_P999,
+            P999_AIM_NS,
+            "999 removals in 1000 cost at most 10 us",
+        ),
+    ];
+    let count = counts.last().copied().unwrap_or(0);
+    let overwrite = format!("{count}/overwrite");
+    for (metric, limit, claim) in costs {
+        claims.extend(aims.at_most(&overwrite, metric, limit, claim.to_owned()));
+    }
+    claims.extend(aims.interruptions(&overwrite));
+    claims.extend(speedup(prefix, aims.pool, block));
+    claims.extend(aims.densest(&format!("{count}/fill"), "after a fill"));
+    claims.extend(aims.densest(&format!("{count}/overwritten"), "after ten overwrites"));
+    claims.extend(cheapest(prefix, aims.pool, block));
+    claims
+}
+
+struct Aims<'a> {
+    prefix: &'a str,
+    pool: &'static str,
+    results: &'a [Measured],
+}
+
+impl Aims<'_> {
+    fn find(&self, case: &str, variant: &str, metric: Metric) -> Option<Spread> {
+        let found = self.results.iter().find(|result| {
+            let suffix = result
+                .case
+                .strip_prefix(self.prefix)
+                .and_then(|rest| rest.strip_prefix('/'));
+            suffix == Some(case) && result.variant == variant && result.metric == metric.0
+        });
+        found.map(|result| result.spread)
+    }
+
+    fn at_most(&self, case: &str, metric: Metric, limit: f64, claim: String) -> Option<Claim> {
+        let spread = self.find(case, self.pool, metric)?;
+        let measured = format!("{} {}", shown(spread), metric.1);
+        Some(self.claim(case, claim, measured, Standing::at_most(limit, spread)))
+    }
+
+    /// Operations over 1 ms are no more than an empty loop has; counts scatter by their square root.
+    fn interruptions(&self, case: &str) -> Option<Claim> {
+        let ours = self.find(case, self.pool, OVER_1MS)?.median;
+        let idle = self.find(case, self.pool, IDLE_OVER_1MS)?.median;
+        let scatter = 3.0 * (ours + idle).sqrt();
+        let standing = match ours - idle {
+            more if more <= 0.0 => Standing::Held,
+            more if more <= scatter => Standing::WithinSpread,
+            _ => Standing::NotHeld,
+        };
+        let claim = "no more operations over 1 ms than an empty loop has".to_owned();
+        let measured = format!("{ours:.0}, the empty loop {idle:.1} in as much time");
+        Some(self.claim(case, claim, measured, standing))
+    }
+
+    fn densest(&self, case: &str, when: &str) -> Option<Claim> {
+        let ours = self.find(case, self.pool, DENSITY)?.median;
+        let others = uzram::pools()
+            .into_iter()
+            .skip(1)
+            .filter_map(|name| Some((name, self.find(case, name, DENSITY)?.median)));
+        let others: Vec<(&str, f64)> = others.collect();
+        let least = others
+            .iter()
+            .map(|(_, density)| *density)
+            .fold(f64::INFINITY, f64::min);
+        let list: Vec<String> = others
+            .iter()
+            .map(|(name, density)| format!("{name} {density:.3}"))
+            .collect();
+        let claim = format!("the default pool is the densest {when}");
+        let measured = format!("{} {ours:.3}, {}", self.pool, list.join(", "));
+        let standing = if ours <= least {
+            Standing::Held
+        } else {
+            Standing::NotHeld
+        };
+        Some(self.claim(case, claim, measured, standing))
+    }
+
+    fn claim(&self, case: &str, claim: String, measured: String, standing: Standing) -> Claim {
+        Claim {
+            case: format!("{}/{case}", self.prefix),
+            claim,
+            measured,
+            standing,
+            why: String::new(),
+        }
+    }
+}
+
+fn speedup(prefix: &str, pool: &str, block: &Block) -> Option<Claim> {
+    let ratio = block.ratios.iter().find(|ratio| {
+        ratio.metric == SPEEDUP.0 && ratio.numerator == pool && ratio.denominator == COPY
+    })?;
+    let spread = ratio.spread;
+    let standing = match (spread.min >= SPEEDUP_AIM, spread.max < SPEEDUP_AIM) {
+        (true, _) => Standing::Held,
+        (_, true) => Standing::NotHeld,
+        _ => Standing::WithinSpread,
+    };
+    Some(Claim {
+        case: format!("{prefix}/threads"),
+        claim: format!("threads speed it up at least {SPEEDUP_AIM} as much as they do the copy"),
+        measured: shown(spread),
+        standing,
+        why: String::new(),
+    })
+}
+
+fn cheapest(prefix: &str, pool: &str, block: &Block) -> Option<Claim> {
+    let pools = uzram::pools();
+    let ratios = block.ratios.iter().filter(|ratio| {
+        let other = pools.contains(&ratio.denominator.as_str());
+        ratio.metric == OVERWRITE_MEAN.0 && ratio.numerator == pool && other
+    });
+    let (mut list, mut standings) = (Vec::new(), Vec::new());
+    for ratio in ratios {
+        list.push(format!("{} {}", ratio.denominator, shown(ratio.spread)));
+        standings.push(Standing::at_most(1.0, ratio.spread));
+    }
+    let standing = if standings.contains(&Standing::NotHeld) {
+        Standing::NotHeld
+    } else if standings.contains(&Standing::WithinSpread) {
+        Standing::WithinSpread
+    } else {
+        Standing::Held
+    };
+    (!list.is_empty()).then(|| Claim {
+        case: format!("{prefix}/{IN_TURNS}"),
+        claim: format!("an overwrite in {pool} costs less than in each other pool"),
+        measured: format!("its cost over that of {}", list.join(", ")),
+        standing,
+        why: String::new(),
+    })
+}
+
+fn shown(spread: Spread) -> String {
+    let decimals = match spread.median.abs() {
+        value if value >= 100.0 => 0,
+        value if value >= 10.0 => 1,
+        _ => 3,
+    };
+    match spread.runs {
+        1 => format!("{:.decimals$}", spread.median),
+        _ => format!(
+            "{:.decimals$} ({:.decimals$} .. {:.decimals$})",
+            spread.median, spread.min, spread.max
+        ),
+    }
+}

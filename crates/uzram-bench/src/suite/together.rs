@@ -1,0 +1,68 @@
+//! Threads that start at once, each on its CPU.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::machine::{self, Lap, Stopwatch};
+
+/// Runs each work on its CPU, all starting at once: the time that one of them took, such that
+/// the works over it are the sum of the threads' rates.
+pub(crate) fn run_together<W>(works: Vec<(usize, W)>) -> Result<Duration>
+where
+    W: FnOnce() -> Result<()> + Send,
+{
+    let count = works.len();
+    let waiting = AtomicUsize::new(count);
+    let laps = thread::scope(|scope| {
+        let waiting = &waiting;
+        let threads: Vec<_> = works
+            .into_iter()
+            .map(|(cpu, work)| scope.spawn(move || run_pinned(cpu, waiting, work)))
+            .collect();
+        let joined = threads.into_iter().map(|thread| {
+            let died = |_| Err(Error::Failed("a measuring thread panicked".to_owned()));
+            thread.join().unwrap_or_else(died)
+        });
+        joined.collect::<Result<Vec<Lap>>>()
+    })?;
+    let rates = laps
+        .iter()
+        .map(|lap| 1.0 / lap.own().as_secs_f64().max(1e-9));
+    Ok(Duration::from_secs_f64(count as f64 / rates.sum::<f64>()))
+}
+
+fn run_pinned(cpu: usize, waiting: &AtomicUsize, work: impl FnOnce() -> Result<()>) -> Result<Lap> {
+    let pinned = machine::pin_to(cpu);
+    // Spinning: a sleeping thread would start a wake-up later than the others.
+    waiting.fetch_sub(1, Ordering::SeqCst);
+    while waiting.load(Ordering::SeqCst) > 0 {
+        std::hint::spin_loop();
+    }
+    pinned?;
+    let stopwatch = Stopwatch::start();
+    work()?;
+    Ok(stopwatch.stop())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_add_their_rates_and_an_error_of_one_is_the_result() {
+        let cpu = machine::allowed_cpus()[0];
+        let nap = |milliseconds| {
+            move || -> Result<()> {
+                thread::sleep(Duration::from_millis(milliseconds));
+                Ok(())
+            }
+        };
+        // Rates of 1/20 and 1/60 add up to 2/30.
+        let time = run_together(vec![(cpu, nap(20)), (cpu, nap(60))]).unwrap();
+        assert!(time >= Duration::from_millis(30), "{time:?}");
+        let fails = || -> Result<()> { Err(Error::Failed("no".to_owned())) };
+        assert!(run_together(vec![(cpu, fails)]).is_err());
+    }
+}

@@ -1,0 +1,395 @@
+//! `uzram up` and `uzram down`, with servers that are killed in between. Swap here is small and on for
+//! a moment only; what happens under pressure is tested in a memory cgroup and in the guest.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::attach::{Machine, installed, run, text};
+use crate::support::{Ran, eventually, is_root};
+
+impl Machine {
+    fn up(&self, arguments: &[&str]) -> Ran {
+        let mut all = vec!["up"];
+        all.extend(arguments);
+        self.home.run(&all)
+    }
+
+    fn down(&self, target: &str) -> Ran {
+        self.home.run(&["down", target])
+    }
+
+    fn mnt(&self) -> &str {
+        self.directory.to_str().unwrap()
+    }
+
+    #[track_caller]
+    fn pid(&self, name: &str) -> u64 {
+        self.home.json(&["stat", name, "--json"])["pid"]
+            .as_u64()
+            .unwrap()
+    }
+
+    /// Kills the server of `name` and waits until it is gone.
+    fn kill(&self, name: &str) {
+        let pid = self.pid(name).to_string();
+        run("kill", &["-9", &pid]);
+        // Its parent has ended, so nobody but init waits for it: a zombie is as good as gone.
+        eventually("the server is gone", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
+        });
+    }
+}
+
+fn is_swap(device: &Path) -> bool {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap();
+    swaps
+        .lines()
+        .any(|line| line.starts_with(&format!("{} ", device.display())))
+}
+
+#[track_caller]
+fn succeeded(ran: &Ran, said: &str) {
+    assert_eq!(ran.status, 0, "{ran:?}");
+    assert!(ran.stdout.contains(said), "expected {said:?}: {ran:?}");
+}
+
+#[test]
+fn a_directory_is_up_and_down_and_twice_is_fine() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4", "findmnt"]) {
+        return;
+    }
+    chown(&machine.directory, Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(&machine.directory, fs::Permissions::from_mode(0o750)).unwrap();
+    let mnt = machine.mnt();
+    succeeded(
+        &machine.up(&["--size", "64M", "--mount", mnt]),
+        "uzram0 is up: 64 MiB of ext4 on",
+    );
+    let root = fs::metadata(mnt).unwrap();
+    assert_eq!((root.uid(), root.mode() & 0o777), (65534, 0o750));
+    let options = run("findmnt", &["-no", "FSTYPE,OPTIONS", mnt]);
+    assert!(
+        options.starts_with("ext4") && options.contains("discard"),
+        "{options}"
+    );
+    fs::write(machine.directory.join("file"), text(1, 5 << 20)).unwrap();
+    // Again, by all its names.
+    succeeded(
+        &machine.up(&["--size", "64M", "--mount", mnt]),
+        "uzram0 is up already",
+    );
+    succeeded(
+        &machine.up(&["--mount", mnt, "--name", "uzram0"]),
+        "up already",
+    );
+    machine
+        .up(&["--mount", mnt, "--name", "other"])
+        .refused(1, "uzram0 is mounted there");
+    machine
+        .up(&["--size", "65M", "--mount", mnt])
+        .refused(1, "up with 64 MiB");
+    assert!(fs::read(machine.directory.join("file")).unwrap() == text(1, 5 << 20));
+    // Busy, and by whom.
+    let held = File::open(machine.directory.join("file")).unwrap();
+    let refused = machine.down(mnt);
+    refused.refused(1, &format!("({})", std::process::id()));
+    assert_eq!(machine.mounts(), 2);
+    drop(held);
+    succeeded(&machine.down(mnt), "uzram0 is down.");
+    machine.is_clean();
+    succeeded(&machine.down(mnt), "nothing to do");
+    succeeded(&machine.down("uzram0"), "nothing to do");
+    assert_eq!(fs::metadata(mnt).unwrap().uid(), 65534);
+}
+
+#[test]
+fn swap_is_up_safely_and_down_and_twice_is_fine() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    let arguments = ["--size", "64M", "--swap", "--priority", "7"];
+    let up = machine.up(&arguments);
+    succeeded(&up, "swap0 is up: 64 MiB of swap at /dev/loop");
+    let device: PathBuf = machine.loops().remove(0);
+    let swaps = fs::read_to_string("/proc/swaps").unwrap();
+    let line = swaps
+        .lines()
+        .find(|line| line.starts_with(device.to_str().unwrap()))
+        .unwrap();
+    let fields: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(
+        (fields[1], fields[2], fields[4]),
+        ("partition", "65532", "7")
+    );
+    // What a container's root may not do is said, and the rest is done.
+    match up.stderr.contains("CAP_SYS_RESOURCE") {
+        true => eprintln!("left out: marking I/O flushers needs CAP_SYS_RESOURCE"),
+        false => is_spared_and_marked(machine.pid("swap0")),
+    }
+    is_locked(machine.pid("swap0"));
+    succeeded(&machine.up(&arguments), "swap0 is up already");
+    machine
+        .home
+        .run(&["remove", "swap0"])
+        .refused(1, "swapped to");
+    succeeded(&machine.down("swap0"), "swap0 is down.");
+    assert!(!is_swap(&device));
+    machine.is_clean();
+    succeeded(&machine.down("swap0"), "nothing to do");
+}
+
+#[track_caller]
+fn is_spared_and_marked(pid: u64) {
+    const PF_MEMALLOC_NOIO: u64 = 0x8_0000;
+    let mut threads = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+        let (name, fields) = stat.rsplit_once(") ").unwrap();
+        let flags: u64 = fields.split(' ').nth(6).unwrap().parse().unwrap();
+        assert_ne!(flags & PF_MEMALLOC_NOIO, 0, "{name}: {flags:#x}");
+        threads += 1;
+    }
+    assert!(threads >= 5, "{threads}");
+    let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+    assert_eq!(score.trim(), "-1000");
+}
+
+#[track_caller]
+fn is_locked(pid: u64) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kilobytes = |what: &str| -> u64 {
+        let line = status.lines().find(|line| line.starts_with(what)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    assert!(kilobytes("VmLck:") >= kilobytes("RssAnon:"), "{status}");
+}
+
+/// Where memory cgroups (version 1) are.
+const CGROUPS: &str = "/sys/fs/cgroup/memory";
+/// What the program uses: twice what it may have.
+const EATEN: usize = if cfg!(debug_assertions) {
+    96 << 20
+} else {
+    512 << 20
+};
+const EATERS_LIMIT: usize = EATEN / 2;
+
+/// A memory cgroup that goes with the test.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new(limit_bytes: usize) -> Option<Cgroup> {
+        let path = Path::new(CGROUPS).join(format!("uzram-test-{}", std::process::id()));
+        if fs::create_dir(&path).is_err() {
+            eprintln!("left out: a limit on memory needs cgroups of version 1 at {CGROUPS}");
+            return None;
+        }
+        let cgroup = Cgroup(path);
+        fs::write(
+            cgroup.0.join("memory.limit_in_bytes"),
+            limit_bytes.to_string(),
+        )
+        .unwrap();
+        Some(cgroup)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn swap_carries_a_program_of_twice_its_memory() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    let Some(cgroup) = Cgroup::new(EATERS_LIMIT) else {
+        return;
+    };
+    succeeded(&machine.up(&["--size", "768M", "--swap"]), "swap0 is up");
+    // This very program, as the test below, in the cgroup from its first instruction on.
+    let this = std::env::current_exe().unwrap();
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec timeout 120 {} --exact up::eater --ignored --nocapture",
+        cgroup.0.display(),
+        this.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stat = machine.home.json(&["stat", "swap0", "--json"]);
+    succeeded(&machine.down("swap0"), "swap0 is down.");
+    assert!(
+        output.status.success() && said.contains("all of it is right"),
+        "{output:?}"
+    );
+    let swapped = stat["mem_used_max"].as_u64().unwrap();
+    assert!(swapped > EATEN as u64 / 16, "{stat}");
+    assert_eq!(stat["failed_writes"], 0, "{stat}");
+    machine.is_clean();
+}
+
+/// Not a test of its own: a program that uses more memory than it may have.
+#[test]
+#[ignore = "run by another test, in a memory cgroup"]
+fn eater() {
+    let page = |number: usize| text(number as u32, 4096);
+    let mut memory = vec![0; EATEN];
+    for (number, target) in memory.chunks_exact_mut(4096).enumerate() {
+        target.copy_from_slice(&page(number));
+    }
+    for (number, found) in memory.chunks_exact(4096).enumerate() {
+        assert!(found == page(number), "page {number}");
+    }
+    println!("all of it is right");
+}
+
+#[test]
+fn a_killed_server_is_taken_down() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    let mnt = machine.mnt();
+    succeeded(
+        &machine.up(&["--size", "64M", "--mount", mnt, "--name", "a"]),
+        "a is up",
+    );
+    fs::write(machine.directory.join("file"), text(1, 1 << 20)).unwrap();
+    machine.kill("a");
+    succeeded(&machine.down(mnt), "a is down.");
+    machine.is_clean();
+    // By its name, and as swap.
+    succeeded(&machine.up(&["--size", "64M", "--swap"]), "swap0 is up");
+    machine.kill("swap0");
+    succeeded(&machine.down("swap0"), "swap0 is down.");
+    machine.is_clean();
+    // Or by the next up.
+    succeeded(
+        &machine.up(&["--size", "64M", "--mount", mnt, "--name", "a"]),
+        "a is up",
+    );
+    machine.kill("a");
+    let again = machine.up(&["--size", "32M", "--mount", mnt]);
+    succeeded(&again, "a is up: 32 MiB");
+    assert!(
+        again
+            .stderr
+            .contains("taking down what a server that was killed left"),
+        "{again:?}"
+    );
+    fs::write(machine.directory.join("file"), text(2, 1 << 20)).unwrap();
+    succeeded(&machine.down("a"), "a is down.");
+    machine.is_clean();
+}
+
+#[test]
+fn a_file_mount_that_somebody_took_away_is_no_obstacle() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    let mnt = machine.mnt();
+    succeeded(
+        &machine.up(&["--size", "64M", "--mount", mnt]),
+        "uzram0 is up",
+    );
+    run(
+        "umount",
+        &["-l", machine.fuse_directory("uzram0").to_str().unwrap()],
+    );
+    succeeded(&machine.down(mnt), "uzram0 is down.");
+    machine.is_clean();
+    succeeded(
+        &machine.up(&["--size", "64M", "--mount", mnt]),
+        "uzram0 is up",
+    );
+    run(
+        "umount",
+        &["-l", machine.fuse_directory("uzram0").to_str().unwrap()],
+    );
+    machine.kill("uzram0");
+    succeeded(&machine.down("uzram0"), "uzram0 is down.");
+    machine.is_clean();
+}
+
+#[test]
+fn what_fails_half_way_leaves_nothing() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    let mnt = machine.mnt().to_owned();
+    // Too small for a file system, which mkfs finds out at the end.
+    machine
+        .up(&["--size", "4K", "--mount", &mnt])
+        .refused(1, "mkfs.ext4");
+    machine.is_clean();
+    machine
+        .up(&["--size", "4K", "--swap"])
+        .refused(2, "too small for swap");
+    machine.is_clean();
+    let unknown = machine.up(&["--size", "64M", "--mount", &mnt, "--algorithm", "lz5"]);
+    unknown.refused(1, "lz5");
+    machine.is_clean();
+    machine
+        .up(&["--size", "64M", "--mount", "/nowhere/at/all"])
+        .refused(1, "create it");
+    run("mount", &["-t", "tmpfs", "theirs", &mnt]);
+    machine
+        .up(&["--size", "64M", "--mount", &mnt])
+        .refused(1, "tmpfs of theirs is mounted there");
+    machine.down(&mnt).refused(1, "no disk of uzram");
+    run("umount", &[&mnt]);
+    machine.is_clean();
+}
+
+#[test]
+fn what_makes_no_sense_is_wrong_usage() {
+    let home = crate::support::Home::new();
+    for (arguments, said) in [
+        (&["up"][..], "required"),
+        (&["up", "--swap", "--mount", "/mnt"], "cannot be used with"),
+        (&["up", "--swap", "--priority", "32768"], "32768"),
+        (
+            &["up", "--mount", "/mnt", "--priority", "1"],
+            "cannot be used with",
+        ),
+        (&["up", "--swap", "--size", "many"], "--size"),
+        (&["up", "--swap", "--name", "../x"], "--name"),
+        (&["down"], "required"),
+    ] {
+        home.run(arguments).refused(2, said);
+    }
+    if is_root() {
+        // As nobody, in a state directory of nobody's.
+        let dir = tempfile::tempdir().unwrap();
+        chown(dir.path(), Some(65534), Some(65534)).unwrap();
+        let binary = dir.path().join("uzram");
+        fs::copy(env!("CARGO_BIN_EXE_uzram"), &binary).unwrap();
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::new(&binary);
+        use std::os::unix::process::CommandExt;
+        command
+            .args(["up", "--size", "1M", "--swap"])
+            .uid(65534)
+            .gid(65534);
+        let output = command.env("XDG_RUNTIME_DIR", dir.path()).output();
+        let Ok(output) = output else {
+            return eprintln!("left out: others cannot run {}", binary.display());
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("needs root"), "{said}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Swapping to a device of ours: the header of a swap area, and what a process must be so that the
+//! kernel can wait for it while it makes memory free.
+//!
+//! A page is written to swap because memory is short; if serving that write needs memory that is
+//! only got by writing another page to swap, nothing moves any more. So a server for swap
+//!
+//! - is locked in memory page by page as it is touched, never swapped out itself;
+//! - is marked an I/O flusher in every thread: what the kernel allocates for it never waits for
+//!   writeback or swap, and it may use reserves;
+//! - is the last that the out-of-memory killer takes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::mm::MlockAllFlags;
+use uzram::{Error, ErrorKind, Result};
+
+/// Where the header's fields start, in bytes: the space before is for a boot loader.
+const HEADER_OFFSET: usize = 1024;
+const HEADER_VERSION: u32 = 1;
+const MAGIC: &[u8; 10] = b"SWAPSPACE2";
+/// Fewest pages of a swap area, its header included: `swapon` refuses fewer.
+const PAGES_MIN: u64 = 10;
+/// Never taken by the out-of-memory killer.
+const OOM_SCORE_ADJ: &str = "-1000";
+
+/// Set by [`prepare_process`].
+static IS_PREPARED: AtomicBool = AtomicBool::new(false);
+
+/// Makes this process fit to serve swap. It holds for the threads that are started afterwards, so
+/// it comes before any.
+///
+/// Returns what the system refused, a line each, with the privilege that is missing and what may happen
+/// without it: containers often lack one, and swap within a memory cgroup works all the same.
+pub fn prepare_process() -> Vec<String> {
+    let mut refused = Vec::new();
+    let mut note = |done: io::Result<()>, what: &str| {
+        if let Err(error) = done {
+            refused.push(format!("for-swap: {what} ({error})"));
+        }
+    };
+    note(
+        rustix::process::configure_io_flusher_behavior(true).map_err(Into::into),
+        "not marked as an I/O flusher, which needs CAP_SYS_RESOURCE and Linux 5.6: if the whole machine \
+         runs out of memory it may stall; limit the programs that swap with a memory cgroup",
+    );
+    // On fault: what is only reserved, as a pool's addresses, takes nothing.
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    note(
+        rustix::mm::mlockall(flags).map_err(Into::into),
+        "memory not locked, which needs CAP_IPC_LOCK or ulimit -l: the server may be swapped out to \
+         itself; do not swap without",
+    );
+    note(
+        std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ),
+        "not spared by the out-of-memory killer, which needs CAP_SYS_RESOURCE",
+    );
+    IS_PREPARED.store(true, Ordering::Relaxed);
+    refused
+}
+
+/// Whether [`prepare_process`] was called.
+#[must_use]
+pub fn is_process_prepared() -> bool {
+    IS_PREPARED.load(Ordering::Relaxed)
+}
+
+/// Makes a swap area of all of `device`, as mkswap does, for pages of this machine's size.
+///
+/// The format is that of `union swap_header` in linux/swap.h.
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`] for a device that is too small, [`ErrorKind::Io`].
+pub fn make_area(device: &Path, size_bytes: u64) -> Result<()> {
+    let page_bytes = rustix::param::page_size();
+    let header = header(page_bytes, size_bytes)?;
+    let failed = |error: io::Error| {
+        let text = format!("{}: cannot be made a swap area", device.display());
+        Error::new(ErrorKind::Io, text).with_source(error)
+    };
+    let file = OpenOptions::new()
+        .write(true)
+        .open(device)
+        .map_err(failed)?;
+    file.write_all_at(&header, 0).map_err(failed)?;
+    file.sync_all().map_err(failed)
+}
+
+/// Whether `device` has a swap area's magic.
+#[must_use]
+pub fn has_area(device: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    let at = rustix::param::page_size() - MAGIC.len();
+    let read = File::open(device).and_then(|file| file.read_exact_at(&mut magic, at as u64));
+    read.is_ok() && magic == *MAGIC
+}
+
+fn header(page_bytes: usize, size_bytes: u64) -> Result<Vec<u8>> {
+    let pages = size_bytes / page_bytes as u64;
+    if pages < PAGES_MIN {
+        let least = PAGES_MIN * page_bytes as u64;
+        let text = format!("size {size_bytes}: too small for swap, which takes {least} bytes");
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    }
+    let last_page = u32::try_from(pages - 1).unwrap_or(u32::MAX);
+    let mut header = vec![0; page_bytes];
+    let fields = [HEADER_VERSION, last_page, 0];
+    for (field, value) in header[HEADER_OFFSET..].chunks_exact_mut(4).zip(fields) {
+        field.copy_from_slice(&value.to_ne_bytes());
+    }
+    header[page_bytes - MAGIC.len()..].copy_from_slice(MAGIC);
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_what_mkswap_writes() {
+        let header = header(4096, 1 << 20).unwrap();
+        assert_eq!(header[1024..1028], 1u32.to_ne_bytes());
+        assert_eq!(header[1028..1032], 255u32.to_ne_bytes());
+        assert_eq!(header[1032..1036], [0; 4]);
+        assert_eq!(&header[4086..], b"SWAPSPACE2");
+        let kind = super::header(4096, 4096 * 9).unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::InvalidInput);
+        assert!(super::header(65536, u64::MAX).is_ok());
+    }
+}

@@ -1,0 +1,53 @@
+//! Taking over the runs of a dead process's arena, whose state is rebuilt from the slot words.
+
+use super::{Arena, Bits, Mode, SPAN_PAGES, Span};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
+
+impl Arena {
+    /// Marks a run as taken that a predecessor took.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is outside the arena, crosses a span, or is taken.
+    pub(crate) fn adopt(&self, first: usize, length: usize) -> Result<()> {
+        let (index, start) = (first / SPAN_PAGES, first % SPAN_PAGES);
+        if first + length > self.pages() || start + length > SPAN_PAGES {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "a block lies outside its arena",
+            ));
+        }
+        let mut state = self.state.lock();
+        while state.spans.len() <= index {
+            memory::push(&mut state.spans, Span::UNCLAIMED)?;
+        }
+        let span = &mut state.spans[index];
+        if span.used.contains_any(start, length) {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "two blocks lie on each other",
+            ));
+        }
+        // What is resident around the blocks is unknown, so it is given back: singly.
+        span.mode = Mode::Small;
+        span.used.set(start, length);
+        span.populated.set(start, length);
+        state.used_pages += length;
+        state.resident_pages += length;
+        state.used_max_pages = state.used_max_pages.max(state.used_pages);
+        Ok(())
+    }
+
+    /// Gives back to the system all that was not adopted.
+    pub(crate) fn adopted(&self) {
+        let state = self.state.lock();
+        for (index, span) in state.spans.iter().enumerate() {
+            for (start, length) in Bits::below(SPAN_PAGES).and_not(span.used).runs() {
+                let first = index * SPAN_PAGES + start;
+                self.region.release(self.bytes_of(first..first + length));
+            }
+        }
+        let end = state.spans.len() * SPAN_PAGES;
+        self.region.release(self.bytes_of(end..self.pages()));
+    }
+}

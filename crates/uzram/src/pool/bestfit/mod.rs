@@ -1,0 +1,364 @@
+//! The default pool: objects of any sizes side by side, each in the hole that it fits best.
+//!
+//! Memory is cut into *frames* of 128 KiB (256 KiB for larger units). The part of a frame that the pool
+//! has is a block; in it objects lie without gaps, headers or classes, in granules of 8 bytes. What is
+//! free is a short list of holes beside the block (`block.rs`). Blocks are listed by their longest
+//! hole (`shard.rs`), and an object goes to the block whose longest hole is the shortest that
+//! suffices, there into the shortest hole that does.
+//!
+//! Why it is dense: size classes lose what an object is smaller than its class, a block's end, and a
+//! part-filled block for each class. Here sizes of one store mix, so that nearly every hole finds an
+//! object; at random overwrites the holes stay at 1 to 2 % of a large store.
+//!
+//! Trade-off: an insert looks through a block's holes, some twenty, where a class would pop one; and
+//! holes are no class's, so a store that turns to larger objects must wait for neighbours to go, or be compacted.
+//! Bound: an object of `s` bytes occupies less than `s` + 8; bookkeeping is about 1/500 of the
+//! memory, at worst 4 bytes for each two of the smallest objects.
+//!
+//! Large arenas take whole frames. Small ones (a small disk or limit) take pages singly, as many as a unit
+//! has, and give each back as soon as a hole covers it; objects cross them, for a frame's pages lie
+//! side by side.
+//!
+//! Invariant 8: an object's place gives its frame, and what no object covers is a hole.
+//!
+//! Locks: one a shard of blocks, then the arena's; no two shards' at once. A CPU fills the blocks of its
+//! own shard, then others' holes, then new memory. A frame belongs to the shard that made its block for as
+//! long as that lives, so who has a handle finds the lock without one. The copy into an object runs
+//! outside, for nobody else knows the object yet.
+
+#![allow(unsafe_code)]
+
+mod block;
+mod shard;
+
+use crossbeam_utils::CachePadded;
+
+use self::block::PAGE_GRANULES;
+use self::shard::{BlockId, Shard};
+use super::arena::{Arena, Memory, RUN_PAGES_MAX, Runs};
+use super::victims::{Candidate, Candidates, Victim};
+use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
+use crate::cpu;
+use crate::error::Result;
+use crate::memory;
+use crate::region::{Backing, PAGE_BYTES, Region};
+use crate::sync::{Mutex, Ordering};
+
+pub(super) const NAME: &str = "bestfit";
+
+/// A frame has as many units, if a run of the arena can be that long.
+const FRAME_UNITS: usize = 32;
+
+/// Below this disk size or limit, pages are taken singly.
+const WHOLE_FRAMES_FROM_BYTES: u64 = 64 << 20;
+
+/// More CPUs than this share shards, for an insert that finds no hole looks into each.
+const SHARDS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 8 };
+
+/// Bits of a frame's entry for the block's id plus one; the rest name the shard.
+const ID_BITS: u32 = 28;
+
+/// Compressed objects that would save less than this part of a unit are not worth decompressing.
+const SAVING_MIN_PART: usize = 64;
+
+/// Blocks that are looked at under one lock while victims are chosen.
+const LOOKS_A_LOCK: usize = 512;
+
+/// Of the free granules of blocks, the part that moved objects are not expected to use.
+const HOLES_LEFT_PART: usize = 16;
+
+struct BestFit {
+    unit_bytes: usize,
+    frame_pages: usize,
+    /// Pages that are taken and given back at once: a frame, or a unit.
+    group_pages: usize,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// For each frame with a block, its shard and the block's id there. Written under that shard's lock.
+    frames: Region,
+    arena: Arena,
+}
+
+pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>> {
+    let unit_bytes = config.unit.bytes();
+    let unit_pages = unit_bytes / PAGE_BYTES;
+    let frame_pages = (FRAME_UNITS * unit_pages).min(RUN_PAGES_MAX);
+    let is_large = |bytes: u64| bytes >= WHOLE_FRAMES_FROM_BYTES;
+    let whole_frames = is_large(config.disksize_bytes)
+        && (config.limit_bytes == 0 || is_large(config.limit_bytes));
+    let (group_pages, shard_count) = match whole_frames {
+        true => (frame_pages, cpu::possible().min(SHARDS_MAX)),
+        false => (unit_pages, 1),
+    };
+    let mut shards = Vec::new();
+    for _ in 0..shard_count {
+        let shard = Shard::new(unit_bytes / GRANULE_BYTES);
+        memory::push(&mut shards, CachePadded::new(Mutex::new(shard)))?;
+    }
+    let arena = Arena::new(config, memory, Runs::Aligned);
+    let frames = arena.pages() / frame_pages;
+    Ok(Box::new(BestFit {
+        unit_bytes,
+        frame_pages,
+        group_pages,
+        shards: shards.into_boxed_slice(),
+        frames: Region::reserve(frames * size_of::<u32>(), Backing::Private)?,
+        arena,
+    }))
+}
+
+/// Where an object lies: its frame, and its granules from there.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    frame: u32,
+    start: usize,
+    length: usize,
+}
+
+/// A block: its shard, and its id there.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    shard: usize,
+    id: BlockId,
+}
+
+impl BestFit {
+    /// Takes granules in a hole of this CPU's shard, else of another, else in new memory.
+    fn take(&self, length: usize) -> Result<(u32, usize), Full> {
+        let count = self.shards.len();
+        let own = self.own_shard();
+        let hole = |step: usize| self.shards[(own + step) % count].lock().take(length);
+        if let Some(place) = (0..count).find_map(hole) {
+            return Ok(place);
+        }
+        let mut shard = self.shards[own].lock();
+        self.add_pages(&mut shard, own)?;
+        // Nothing, if there is no memory for the entry of the hole that they are.
+        shard.take(length).ok_or(Full::NoMemory)
+    }
+
+    /// Adds free pages to the shard.
+    fn add_pages(&self, shard: &mut Shard, index: usize) -> Result<(), Full> {
+        let first = self.arena.take(self.group_pages).ok_or(Full::NeedsMemory)?;
+        let frame = (first / self.frame_pages) as u32;
+        match self.block_in(shard, index, frame) {
+            Ok(id) => {
+                let page = first % self.frame_pages;
+                shard.change(id, |block| block.add_pages(page, self.group_pages));
+                // They are there because no open block has a hole.
+                shard.set_closed(id, false);
+                Ok(())
+            }
+            Err(_) => {
+                self.arena.give_back(first, self.group_pages);
+                Err(Full::NoMemory)
+            }
+        }
+    }
+
+    /// The block in `frame`, made if there is none.
+    fn block_in(&self, shard: &mut Shard, index: usize, frame: u32) -> Result<BlockId> {
+        if let Some(owner) = self.owner(frame) {
+            debug_assert_eq!(owner.shard, index, "only pools of one shard share frames");
+            return Ok(owner.id);
+        }
+        let id = shard.add(frame)?;
+        let entry = (index as u32) << ID_BITS | (id + 1);
+        self.frames.half_words()[frame as usize].store(entry, Ordering::Relaxed);
+        Ok(id)
+    }
+
+    /// Takes a block without objects out of its frame.
+    fn forget(&self, shard: &mut Shard, id: BlockId, frame: u32) {
+        shard.remove(id);
+        self.frames.half_words()[frame as usize].store(0, Ordering::Relaxed);
+    }
+
+    fn owner(&self, frame: u32) -> Option<Owner> {
+        let entry = self.frames.half_words()[frame as usize].load(Ordering::Relaxed);
+        let id = (entry & ((1 << ID_BITS) - 1)).checked_sub(1)?;
+        let shard = (entry >> ID_BITS) as usize;
+        Some(Owner { shard, id })
+    }
+
+    /// Where the handle's object lies, if it is where one can be.
+    fn place(&self, handle: &Handle) -> Option<Place> {
+        let granule = handle.offset_bytes() / GRANULE_BYTES;
+        let frame_granules = self.frame_pages * PAGE_GRANULES;
+        let (frame, start) = (granule / frame_granules, granule % frame_granules);
+        let length = handle.size_bytes().div_ceil(GRANULE_BYTES);
+        let fits = (1..=self.unit_bytes).contains(&handle.size_bytes())
+            && start + length <= frame_granules
+            && frame < self.arena.pages() / self.frame_pages;
+        fits.then_some(Place {
+            frame: frame as u32,
+            start,
+            length,
+        })
+    }
+
+    /// The open blocks of a shard.
+    fn add_candidates(&self, index: usize, candidates: &mut Candidates) -> Result<()> {
+        let mut next = 0;
+        loop {
+            let shard = self.shards[index].lock();
+            let end = shard.entries().min(next + LOOKS_A_LOCK);
+            for (frame, block) in (next..end).filter_map(|id| shard.open(id)) {
+                let held_pages = block.pages().count_ones() as usize;
+                let victim = Victim {
+                    first_page: self.first_page(frame),
+                    pages: self.frame_pages,
+                    held_pages,
+                    owner: index,
+                };
+                let live = block.live_granules();
+                // Some holes will be too short.
+                let free = held_pages * PAGE_GRANULES - live;
+                let room = free - free / HOLES_LEFT_PART;
+                candidates.add(Candidate { victim, live, room })?;
+            }
+            if end == shard.entries() {
+                return Ok(());
+            }
+            next = end;
+        }
+    }
+
+    /// Closes the block or opens it again; false if it is not this shard's or not there.
+    fn set_closed(&self, victim: Victim, closed: bool) -> bool {
+        let frame = (victim.first_page / self.frame_pages) as u32;
+        let mut shard = self.shards[victim.owner].lock();
+        let owner = self
+            .owner(frame)
+            .filter(|owner| owner.shard == victim.owner);
+        owner.is_some_and(|owner| {
+            shard.is_in(owner.id, frame) && shard.set_closed(owner.id, closed) != closed
+        })
+    }
+
+    fn first_page(&self, frame: u32) -> usize {
+        frame as usize * self.frame_pages
+    }
+
+    fn own_shard(&self) -> usize {
+        match self.shards.len() {
+            1 => 0,
+            count => cpu::current() % count,
+        }
+    }
+
+    /// Gives pages of a frame back to the arena, named by bits.
+    fn give_back(&self, frame: u32, pages: u64) {
+        let mut rest = pages;
+        while rest != 0 {
+            let start = rest.trailing_zeros() as usize;
+            let count = (rest >> start).trailing_ones() as usize;
+            self.arena.give_back(self.first_page(frame) + start, count);
+            rest &= u64::MAX.checked_shl((start + count) as u32).unwrap_or(0);
+        }
+    }
+}
+
+impl Pool for BestFit {
+    fn insert(&self, bytes: &[u8]) -> Result<Handle, Full> {
+        let (frame, start) = self.take(bytes.len().div_ceil(GRANULE_BYTES))?;
+        let granule = self.first_page(frame) * PAGE_GRANULES + start;
+        // SAFETY: these granules were a hole and are none any more: no other handle covers them until
+        // `remove` makes them one, which consumes this handle.
+        let mut handle = unsafe { Handle::from_parts(granule as u64, bytes.len() as u32) };
+        self.arena.fill(&mut handle, bytes);
+        Ok(handle)
+    }
+
+    fn grow(&self, _size_bytes: usize) -> Result<()> {
+        self.arena.grow(self.group_pages)
+    }
+
+    fn remove(&self, handle: Handle) {
+        let place = self.place(&handle).expect("a handle of this pool");
+        let owner = self.owner(place.frame);
+        let owner = owner.expect("the frame of an object has a block");
+        let mut shard = self.shards[owner.shard].lock();
+        let (gone, is_empty) = shard.change(owner.id, |block| {
+            block.free(place.start, place.length);
+            match block.live_granules() {
+                0 => (block.pages(), true),
+                _ if self.group_pages == self.frame_pages => (0, false),
+                _ => (block.shed(place.start, self.group_pages), false),
+            }
+        });
+        if is_empty {
+            self.forget(&mut shard, owner.id, place.frame);
+        }
+        drop(shard);
+        handle.into_parts();
+        self.give_back(place.frame, gone);
+    }
+
+    fn holds(&self, handle: &Handle) -> bool {
+        let place = self.place(handle);
+        let owner = place.and_then(|place| self.owner(place.frame));
+        place.zip(owner).is_some_and(|(place, owner)| {
+            let shard = self.shards[owner.shard].lock();
+            shard.is_in(owner.id, place.frame)
+                && shard.block(owner.id).holds(place.start, place.length)
+        })
+    }
+
+    fn adopt(&self, handle: &Handle) -> Result<()> {
+        let place = self.place(handle).ok_or_else(lies_nowhere)?;
+        let owner = self.owner(place.frame);
+        let index = owner.map_or(place.frame as usize % self.shards.len(), |owner| {
+            owner.shard
+        });
+        let mut shard = self.shards[index].lock();
+        let id = self.block_in(&mut shard, index, place.frame)?;
+        if !shard.block(id).is_vacant(place.start, place.length) {
+            return Err(lies_on_another());
+        }
+        let group_granules = self.group_pages * PAGE_GRANULES;
+        let end = place.start + place.length;
+        for group in place.start / group_granules..end.div_ceil(group_granules) {
+            let page = group * self.group_pages;
+            if !shard.block(id).has_page(page) {
+                let first = self.first_page(place.frame) + page;
+                self.arena.adopt(first, self.group_pages)?;
+                shard.change(id, |block| block.add_pages(page, self.group_pages));
+            }
+        }
+        match shard.change(id, |block| block.take_at(place.start, place.length)) {
+            true => Ok(()),
+            false => Err(lies_on_another()),
+        }
+    }
+
+    fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>> {
+        let mut candidates = Candidates::default();
+        for index in 0..self.shards.len() {
+            self.add_candidates(index, &mut candidates)?;
+        }
+        let mut victims = Vec::new();
+        for victim in candidates.choose(blocks_max) {
+            memory::push(&mut victims, victim)?;
+        }
+        victims.retain(|victim| self.set_closed(*victim, true));
+        Ok(victims)
+    }
+
+    fn reopen(&self, victim: Victim) -> bool {
+        self.set_closed(victim, false)
+    }
+
+    fn huge_bytes(&self) -> usize {
+        self.unit_bytes - self.unit_bytes / SAVING_MIN_PART + 1
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn side_bytes(&self) -> usize {
+        let shards = self.shards.iter().map(|shard| shard.lock().side_bytes());
+        let frames = self.arena.stats().resident_bytes as usize / PAGE_BYTES / self.frame_pages;
+        shards.sum::<usize>() + size_of_val(&*self.shards) + frames * size_of::<u32>()
+    }
+}

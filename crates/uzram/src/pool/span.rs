@@ -1,0 +1,82 @@
+//! Spans: 2 MiB of an arena, and which of their pages are there and taken.
+
+use super::bits::Bits;
+use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES};
+
+/// Longest run that can be taken, in pages.
+pub(crate) const RUN_PAGES_MAX: usize = 64;
+
+pub(super) const SPAN_PAGES: usize = HUGE_PAGE_BYTES / PAGE_BYTES;
+
+/// A huge page is broken up if at least this part of it is free.
+const BREAK_FROM_PART: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Unclaimed,
+    Huge,
+    Small,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub mode: Mode,
+    /// No run longer than this, that may be taken, is free; exact after a failed search.
+    pub longest: u8,
+    /// Held by a pool, or by a thread that is populating or releasing them.
+    pub used: Bits,
+    pub populated: Bits,
+}
+
+impl Span {
+    pub(super) const UNCLAIMED: Span = Span {
+        mode: Mode::Unclaimed,
+        longest: 0,
+        used: Bits::EMPTY,
+        populated: Bits::EMPTY,
+    };
+
+    pub(super) fn free(&self) -> Bits {
+        self.populated.and_not(self.used)
+    }
+
+    /// Marks what is free as used, for the caller to give back, and the span as one of small pages.
+    pub(super) fn hold_free(&mut self) -> Bits {
+        let runs = self.free();
+        self.mode = Mode::Small;
+        let mark = |(start, length)| self.used.set(start, length);
+        runs.runs().for_each(mark);
+        runs
+    }
+
+    /// Whether giving back what is free gains more than small pages cost.
+    pub(super) fn is_worth_breaking(&self, parts: Parts) -> bool {
+        parts == Parts::Too && self.free().count() >= SPAN_PAGES / BREAK_FROM_PART
+    }
+}
+
+/// Which free pages go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// Those of whole huge pages, and small ones.
+    Stay,
+    /// Parts of huge pages too.
+    Too,
+}
+
+/// Where runs may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runs {
+    Anywhere,
+    /// All runs are powers of two long and start at multiples of their length.
+    Aligned,
+}
+
+impl Runs {
+    pub(super) fn find(self, free: Bits, length: usize) -> Option<usize> {
+        match self {
+            Runs::Anywhere => free.find_run(length),
+            Runs::Aligned => free.find_aligned_run(length),
+        }
+    }
+}

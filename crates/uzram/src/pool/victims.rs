@@ -1,0 +1,141 @@
+//! Which blocks to empty, so that the fewest objects are moved for the most memory.
+//!
+//! Emptiest first, in steps of eighths; among those of a step the last in the arena, so that what is left
+//! gathers in few spans and the others go back whole.
+
+use std::cmp::Reverse;
+
+use super::Pool;
+use crate::error::Result;
+use crate::memory;
+use crate::region::PAGE_BYTES;
+
+/// Blocks fuller than this, in eighths, are not worth moving.
+const EIGHTHS_MAX: usize = 7;
+
+/// A block that takes no more objects, so that it becomes empty once those in it have moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Victim {
+    /// Where its objects are.
+    pub first_page: usize,
+    pub pages: usize,
+    /// How many of these pages are the block's.
+    pub held_pages: usize,
+    /// The pool's: which lock the block is under.
+    pub owner: usize,
+}
+
+/// Blocks that are closed, by place.
+#[derive(Debug, Default)]
+pub(crate) struct Victims {
+    sorted: Vec<Victim>,
+}
+
+impl Victims {
+    pub(crate) fn new(mut victims: Vec<Victim>) -> Victims {
+        victims.sort_unstable_by_key(|victim| victim.first_page);
+        Victims { sorted: victims }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    /// Whether an object at this offset into the arena is in one of them.
+    pub(crate) fn has(&self, offset_bytes: usize) -> bool {
+        let page = offset_bytes / PAGE_BYTES;
+        let behind = self
+            .sorted
+            .partition_point(|victim| victim.first_page <= page);
+        let before = behind.checked_sub(1).map(|at| &self.sorted[at]);
+        before.is_some_and(|victim| page < victim.first_page + victim.pages)
+    }
+
+    /// Opens those that are left; how many pages were the others'.
+    pub(crate) fn reopen(self, pool: &dyn Pool) -> usize {
+        let gone = self
+            .sorted
+            .into_iter()
+            .filter(|victim| !pool.reopen(*victim));
+        gone.map(|victim| victim.held_pages).sum()
+    }
+}
+
+/// A block with objects, for [`Candidates::choose`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub victim: Victim,
+    /// In any measure that all candidates share.
+    pub live: usize,
+    /// What would fit besides, in the same measure.
+    pub room: usize,
+}
+
+/// The blocks that can take each other's objects.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    blocks: Vec<Candidate>,
+}
+
+impl Candidates {
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub(super) fn add(&mut self, candidate: Candidate) -> Result<()> {
+        memory::push(&mut self.blocks, candidate)
+    }
+
+    /// Those to empty, `blocks_max` at most: the others have room for all that they hold.
+    pub(super) fn choose(mut self, blocks_max: usize) -> impl Iterator<Item = Victim> {
+        let eighths = |block: &Candidate| block.live * 8 / (block.live + block.room).max(1);
+        let by_use = |block: &Candidate| (eighths(block), Reverse(block.victim.first_page));
+        let mut room: usize = self.blocks.iter().map(|block| block.room).sum();
+        self.blocks.sort_unstable_by_key(by_use);
+        let mut moved = 0;
+        let count = self.blocks.iter().take_while(|block| {
+            moved += block.live;
+            room -= block.room;
+            moved <= room && eighths(block) < EIGHTHS_MAX
+        });
+        let count = count.count().min(blocks_max);
+        self.blocks.truncate(count);
+        self.blocks.into_iter().map(|block| block.victim)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(blocks: &[(usize, usize)], blocks_max: usize) -> Vec<usize> {
+        let mut candidates = Candidates::default();
+        for (first_page, (live, room)) in blocks.iter().enumerate() {
+            let victim = Victim {
+                first_page,
+                pages: 1,
+                held_pages: 1,
+                owner: 0,
+            };
+            let (live, room) = (*live, *room);
+            let candidate = Candidate { victim, live, room };
+            candidates.add(candidate).unwrap();
+        }
+        let victims = candidates.choose(blocks_max);
+        victims.map(|victim| victim.first_page).collect()
+    }
+
+    #[test]
+    fn the_emptiest_go_and_of_equals_the_last() {
+        assert_eq!(chosen(&[(8, 2), (1, 9), (5, 5), (5, 5), (5, 5)], 9), [1, 4]);
+        assert_eq!(chosen(&[(5, 5); 4], 9), [3, 2]);
+        assert_eq!(chosen(&[(5, 5); 4], 1), [3]);
+    }
+
+    #[test]
+    fn what_the_others_have_no_room_for_stays() {
+        assert_eq!(chosen(&[(5, 5)], 9), []);
+        assert_eq!(chosen(&[(6, 4), (6, 4)], 9), []);
+        assert_eq!(chosen(&[(10, 0), (10, 0)], 9), []);
+        assert_eq!(chosen(&[(95, 5); 40], 9), [], "too full to be worth it");
+        assert_eq!(chosen(&[], 9), []);
+    }
+}

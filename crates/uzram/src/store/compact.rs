@@ -1,0 +1,232 @@
+//! Compaction: empties sparse blocks, so that their memory goes back.
+//!
+//! The pool closes *victims* to insertion; one sweep over the slot table finds the objects of all of
+//! them; each is moved under its own slot's lock: inserted anew, published, removed where it was. A victim
+//! goes back when its last object does, and not before: one that is inserted and not yet
+//! published keeps its block, which is opened again then, and may be a victim the next time. Readers and writers go on meanwhile;
+//! each waits for one move at most.
+//!
+//! Work comes in steps of [`LOOKS_A_STEP`] slots and [`MOVES_A_STEP`] moves, with the place kept in
+//! between. Moving takes no memory beyond the limit: what finds none stays, and the victims take objects
+//! again. The same happens when a writer finds no memory under the limit.
+//!
+//! Locks: the compactor's, above all others; then a step locks one slot at a time.
+
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+use crate::page::PageIndex;
+use crate::pool::{Full, Victims, arena};
+use crate::stats::Counter;
+
+use super::Store;
+use super::slot::Entry;
+
+/// Blocks that are closed at once.
+const VICTIMS_MAX: usize = 4096;
+
+/// Looks into slots and moves of objects in a step: together some 100 us.
+const LOOKS_A_STEP: u64 = 4096;
+const MOVES_A_STEP: usize = 64;
+
+/// Times that memory is made for one move: writers may take it.
+const GROWTHS_A_MOVE: usize = 4;
+
+/// Times that victims are chosen when compaction is asked for.
+const ROUNDS_MAX: usize = 256;
+
+/// Waste below this is left alone unless compaction is asked for, in bytes: a huge page.
+const WASTE_MIN_BYTES: u64 = 2 << 20;
+
+/// And waste below this part of the memory in use.
+const WASTE_MIN_PART: u64 = 4;
+
+/// What a compaction is at, between steps.
+#[derive(Debug, Default)]
+pub(super) struct Compactor {
+    victims: Victims,
+    /// The slot to look at next.
+    next: u64,
+    /// Times that victims may still be chosen; 0 if nobody asked for compaction.
+    rounds_left: usize,
+    /// The last victims kept all their pages.
+    is_fruitless: bool,
+    /// The waste that compaction found nothing to do about.
+    hopeless_bytes: u64,
+}
+
+/// How a move ended.
+#[derive(PartialEq, Eq)]
+enum Move {
+    /// The object is elsewhere now.
+    Done,
+    /// There is no memory to move it to.
+    Stuck,
+}
+
+impl Compactor {
+    fn is_running(&self) -> bool {
+        !self.victims.is_empty()
+    }
+}
+
+impl Store {
+    /// Moves objects together and gives the memory that becomes free back to the system, the spare
+    /// included, for about `budget`; returns whether more is left to do, which [`Store::maintain`] will
+    /// do too. In all it may take as long as copying all objects does; readers and writers go on.
+    ///
+    /// ```
+    /// # let store = uzram::Store::builder().size(64 << 20).build()?;
+    /// while store.compact(std::time::Duration::from_millis(100))? {}
+    /// # Ok::<(), uzram::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory) if there is none for the list of blocks to empty.
+    pub fn compact(&self, budget: Duration) -> Result<bool> {
+        let start = Instant::now();
+        // Others get at the compactor between steps.
+        while self.compact_as_asked(&mut self.compactor.lock())? {
+            if start.elapsed() >= budget {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A step of a compaction that was asked for; whether there is more to do.
+    fn compact_as_asked(&self, compactor: &mut Compactor) -> Result<bool> {
+        if compactor.rounds_left == 0 {
+            compactor.rounds_left = ROUNDS_MAX;
+            compactor.is_fruitless = false;
+        }
+        if compactor.is_running() {
+            self.step(compactor);
+            return Ok(true);
+        }
+        compactor.rounds_left -= 1;
+        let is_done = compactor.is_fruitless || compactor.rounds_left == 0;
+        if !is_done && self.begin_compacting(compactor)? {
+            return Ok(true);
+        }
+        compactor.rounds_left = 0;
+        compactor.hopeless_bytes = self.waste_bytes();
+        self.pool.trim(arena::Parts::Too);
+        Ok(false)
+    }
+
+    /// A step of compaction if the store is sparse; whether there is more to do.
+    pub(super) fn compact_if_sparse(&self) -> bool {
+        let Some(mut compactor) = self.compactor.try_lock() else {
+            return false;
+        };
+        if compactor.rounds_left > 0 {
+            return self.compact_as_asked(&mut compactor).unwrap_or(false);
+        }
+        if compactor.is_running() {
+            return self.step(&mut compactor) || self.is_sparse(&mut compactor);
+        }
+        if !self.is_sparse(&mut compactor) {
+            return false;
+        }
+        let has_begun = self.begin_compacting(&mut compactor).unwrap_or(false);
+        if !has_begun {
+            compactor.hopeless_bytes = self.waste_bytes();
+        }
+        has_begun
+    }
+
+    /// Lets closed blocks take objects again, for a writer that found no memory; false if none was
+    /// closed.
+    pub(super) fn stop_compacting(&self) -> bool {
+        let mut compactor = self.compactor.lock();
+        let was_running = compactor.is_running();
+        self.finish(&mut compactor);
+        was_running
+    }
+
+    /// Whether much is wasted, and much of that since compaction last found nothing to do.
+    fn is_sparse(&self, compactor: &mut Compactor) -> bool {
+        let waste_bytes = self.waste_bytes();
+        let used_bytes = self.pool.stats().used_bytes;
+        let least_bytes = (used_bytes / WASTE_MIN_PART).max(WASTE_MIN_BYTES);
+        compactor.hopeless_bytes = compactor.hopeless_bytes.min(waste_bytes);
+        waste_bytes >= least_bytes && waste_bytes - compactor.hopeless_bytes >= least_bytes / 2
+    }
+
+    fn waste_bytes(&self) -> u64 {
+        let stored_bytes = self.counters.sum(Counter::ComprDataBytes);
+        self.pool.stats().used_bytes.saturating_sub(stored_bytes)
+    }
+
+    /// Chooses victims; false if there are none.
+    fn begin_compacting(&self, compactor: &mut Compactor) -> Result<bool> {
+        compactor.victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
+        compactor.next = 0;
+        Ok(compactor.is_running())
+    }
+
+    /// Looks at some slots; false once all have been looked at, or moving found no memory.
+    fn step(&self, compactor: &mut Compactor) -> bool {
+        let end = (compactor.next + LOOKS_A_STEP).min(self.table.len());
+        let mut moves = 0;
+        while compactor.is_running() && compactor.next < end && moves < MOVES_A_STEP {
+            let index = PageIndex(compactor.next);
+            let place = self.table.glimpse(index);
+            if place.is_some_and(|offset_bytes| compactor.victims.has(offset_bytes)) {
+                moves += 1;
+                if self.relocate(compactor, index) == Move::Stuck {
+                    self.finish(compactor);
+                }
+            }
+            compactor.next += 1;
+        }
+        if compactor.next >= self.table.len() {
+            self.finish(compactor);
+        }
+        compactor.is_running()
+    }
+
+    /// Moves the object of page `index` if it is in a victim.
+    fn relocate(&self, compactor: &Compactor, index: PageIndex) -> Move {
+        for _ in 0..GROWTHS_A_MOVE {
+            let Ok(guard) = self.table.lock(index) else {
+                return Move::Done;
+            };
+            let (Entry::Raw(old) | Entry::Packed(old)) = guard.entry() else {
+                return Move::Done;
+            };
+            if !compactor.victims.has(old.offset_bytes()) {
+                return Move::Done;
+            }
+            let size_bytes = old.size_bytes();
+            match self.pool.insert(self.pool.bytes(old)) {
+                Ok(new) => {
+                    self.pool.remove(guard.relocate(new));
+                    return Move::Done;
+                }
+                Err(Full::NoMemory) => return Move::Stuck,
+                Err(Full::NeedsMemory) => drop(guard),
+            }
+            let _turn = (self.mem_limit() > 0).then(|| self.growing.lock());
+            if self.pool.grow(size_bytes).is_err() {
+                return Move::Stuck;
+            }
+        }
+        Move::Stuck
+    }
+
+    /// Counts the victims that are gone and opens the others.
+    fn finish(&self, compactor: &mut Compactor) {
+        let victims = std::mem::take(&mut compactor.victims);
+        if victims.is_empty() {
+            return;
+        }
+        let pages = victims.reopen(&*self.pool);
+        self.counters.add(Counter::PagesCompacted, pages as u64);
+        compactor.is_fruitless = pages == 0;
+        if compactor.is_fruitless {
+            compactor.hopeless_bytes = self.waste_bytes();
+        }
+    }
+}
