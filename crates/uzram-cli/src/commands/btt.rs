@@ -6,7 +6,9 @@ use serde_json::json;
 use uzram::{BlockDevice, Btt, BttReport, BttVersion, Error, ErrorKind, Persistence, PmemFile};
 use uzram_server::size::{human, parse, ram_bytes};
 
-use crate::args::{BttArgs, BttCheckArgs, BttCommand, BttCreateArgs, BttLayout, BttRepairArgs};
+use crate::args::btt::{
+    BttArgs, BttCheckArgs, BttCommand, BttCreateArgs, BttLayout, BttRepairArgs,
+};
 use crate::failure::{Failure, Result};
 use crate::output::{Align, bold, columns, print, print_json};
 
