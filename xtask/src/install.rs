@@ -30,6 +30,7 @@ pub const MKFS: Tool = tool("mkfs.ext4", "e2fsprogs");
 pub const NBD_CLIENT: Tool = tool("nbd-client", "nbd-client");
 pub const NBDCOPY: Tool = tool("nbdcopy", "libnbd-bin");
 pub const NBDINFO: Tool = tool("nbdinfo", "libnbd-bin");
+pub const NDCTL: Tool = tool("ndctl", "ndctl");
 pub const QEMU_IMG: Tool = tool("qemu-img", "qemu-utils");
 pub const QEMU_IO: Tool = tool("qemu-io", "qemu-utils");
 pub const QEMU_DAEMON: Tool = tool("qemu-storage-daemon", "qemu-system-common");
@@ -48,6 +49,7 @@ pub const ALL: &[Tool] = &[
     NBD_CLIENT,
     NBDCOPY,
     NBDINFO,
+    NDCTL,
     QEMU_IMG,
     QEMU_IO,
     QEMU_DAEMON,

@@ -11,7 +11,7 @@ use crate::machine::{self, Machine};
 use crate::peers::Peer;
 use crate::report::{self, Findings, Report};
 use crate::stop::Stop;
-use crate::suite::{self, Options, Schedule};
+use crate::suite::{self, Options, Schedule, iopaths};
 
 /// Threads at most, on machines with so many CPUs.
 const THREADS_MAX: usize = 64;
@@ -49,6 +49,14 @@ pub enum Args {
     /// a device that stores nothing: the floor), nbdfuse over nbdkit's RAM disk, a loop device over
     /// tmpfs (not compressed), kernel-zram (a free /dev/zram*, reset afterwards).
     Devices(SuiteArgs),
+    /// RAM devices under swap: brd, pmem, btt and zram, each by rw_page, on-stack and allocated bio
+    ///
+    /// First random pages of 1 GiB against memcpy (1 GiB more, and files as large), then what a path
+    /// costs to a device that does nothing, then a program with more pages than memory that swaps
+    /// to each device by each path. What was published about the kernel's stands beside; a
+    /// difference counts only if every run agrees. Pages come from the first corpus, zram's codec
+    /// is the first algorithm. Instructions are counted if valgrind is there.
+    Iopaths(IopathsArgs),
     /// The allocators: every pool, malloc and mimalloc; density and latencies
     ///
     /// First the published comparison of ztree, zsmalloc, z3fold and zbud is done again: two streams
@@ -58,6 +66,17 @@ pub enum Args {
     /// back; insert, remove and access beyond a plain copy. The amount of work is fixed, so there is
     /// no --seconds; it takes up to 3 GiB of memory. Peers: malloc, mimalloc.
     Pools(SuiteArgs),
+}
+
+/// What the suite `iopaths` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct IopathsArgs {
+    /// What every suite takes
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// The swapping program
+    #[command(flatten)]
+    pub load: iopaths::LoadArgs,
 }
 
 /// What every suite takes.
@@ -94,13 +113,17 @@ pub struct SuiteArgs {
 /// # Errors
 /// [`Error::Usage`] before anything is measured if the arguments cannot be, else what failed.
 pub fn run(args: Args) -> Result<()> {
-    let (suite, args) = match args {
-        Args::Store(args) => (Suite::Store, args),
-        Args::Codecs(args) => (Suite::Codecs, args),
-        Args::Nbd(args) => (Suite::Nbd, args),
-        Args::Devices(args) => (Suite::Devices, args),
-        Args::Pools(args) => (Suite::Pools, args),
+    let (suite, args, load) = match args {
+        Args::Store(args) => (Suite::Store, args, None),
+        Args::Codecs(args) => (Suite::Codecs, args, None),
+        Args::Nbd(args) => (Suite::Nbd, args, None),
+        Args::Devices(args) => (Suite::Devices, args, None),
+        Args::Pools(args) => (Suite::Pools, args, None),
+        Args::Iopaths(args) => (Suite::Iopaths, args.suite, Some(args.load)),
     };
+    if let Some(counted) = load.as_ref().and_then(iopaths::count_calls) {
+        return counted;
+    }
     let options = options(suite, &args)?;
     // Found out now rather than after minutes of measuring.
     check_writable("json", args.json.as_deref())?;
@@ -110,12 +133,13 @@ pub fn run(args: Args) -> Result<()> {
     }
     let machine = Machine::survey();
     let mut findings = Findings::default();
-    let measured = match suite {
-        Suite::Store => suite::store::run(&options, &mut findings),
-        Suite::Codecs => suite::codecs::run(&options, &mut findings),
-        Suite::Nbd => suite::nbd::run(&options, &mut findings),
-        Suite::Devices => suite::devices::run(&options, &mut findings),
-        Suite::Pools => suite::pools::run(&options, &mut findings),
+    let measured = match (suite, load) {
+        (Suite::Store, _) => suite::store::run(&options, &mut findings),
+        (Suite::Codecs, _) => suite::codecs::run(&options, &mut findings),
+        (Suite::Devices, _) => suite::devices::run(&options, &mut findings),
+        (Suite::Pools, _) => suite::pools::run(&options, &mut findings),
+        (Suite::Iopaths, Some(load)) => iopaths::run(&options, &load, &mut findings),
+        (Suite::Nbd | Suite::Iopaths, _) => suite::nbd::run(&options, &mut findings),
     };
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
     let measured = options.stop.check().and(measured);
@@ -155,6 +179,7 @@ enum Suite {
     Nbd,
     Devices,
     Pools,
+    Iopaths,
 }
 
 impl Suite {
@@ -165,6 +190,7 @@ impl Suite {
             Suite::Nbd => "nbd",
             Suite::Devices => "devices",
             Suite::Pools => "pools",
+            Suite::Iopaths => "iopaths",
         }
     }
 
@@ -175,6 +201,8 @@ impl Suite {
             Suite::Nbd => &Peer::NBD,
             Suite::Devices => &Peer::DEVICES,
             Suite::Pools => &Peer::POOLS,
+            // memcpy is no choice here.
+            Suite::Iopaths => &[],
         }
     }
 

@@ -19,6 +19,8 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub(crate) enum Backing {
     /// Huge pages where the system grants them, as in the engine's arena.
     Huge,
+    /// Pages of 4 KiB, as a file in memory has them.
+    Small,
     /// What the system gives by default.
     Default,
 }
@@ -59,10 +61,12 @@ impl Mapping {
             base,
             length,
         };
-        if backing == Backing::Huge {
-            // A kernel without huge pages says EINVAL; small pages then serve both sides alike.
-            let _ = mapping.advise_huge();
-        }
+        // A kernel without huge pages says EINVAL; small pages then serve all sides alike.
+        let _ = match backing {
+            Backing::Huge => mapping.advise(Advice::LinuxHugepage),
+            Backing::Small => mapping.advise(Advice::LinuxNoHugepage),
+            Backing::Default => Ok(()),
+        };
         Ok(mapping)
     }
 
@@ -81,10 +85,10 @@ impl Mapping {
         Ok(())
     }
 
-    fn advise_huge(&mut self) -> io::Result<()> {
+    fn advise(&mut self, page_size: Advice) -> io::Result<()> {
         let base = self.base.as_ptr().cast::<c_void>();
-        // SAFETY: the mapping is ours, and this advice changes no content.
-        unsafe { madvise(base, self.length, Advice::LinuxHugepage) }?;
+        // SAFETY: the mapping is ours, and advice on the size of pages changes no content.
+        unsafe { madvise(base, self.length, page_size) }?;
         Ok(())
     }
 }

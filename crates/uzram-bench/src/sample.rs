@@ -45,6 +45,18 @@ impl Series {
         })
     }
 
+    /// The mean and the standard deviation of the runs, `None` for a series without any.
+    pub(crate) fn mean_and_deviation(&self) -> Option<(f64, f64)> {
+        let count = self.0.len() as f64;
+        let mean = self.0.iter().sum::<f64>() / count;
+        let squares = self
+            .0
+            .iter()
+            .map(|value| (value - mean).powi(2))
+            .sum::<f64>();
+        (!self.0.is_empty()).then(|| (mean, (squares / (count - 1.0).max(1.0)).sqrt()))
+    }
+
     /// Run by run: this series' figure over the other's of the *same* run.
     ///
     /// The ratio of two medians would compare runs that never met the same noise.

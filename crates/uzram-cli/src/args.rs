@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+#[path = "args_btt.rs"]
+pub mod btt;
+
+use btt::BttArgs;
+
 /// Compressed RAM disks in user space: zram's job, words and counters, without the kernel module
 #[derive(Debug, Parser)]
 #[command(
@@ -44,6 +49,7 @@ pub enum Command {
     Compact(CompactArgs),
     Reset(ResetArgs),
     Capture(CaptureArgs),
+    Btt(BttArgs),
     Advise(AdviseArgs),
     Train(uzram_bench::train::Args),
     Bench(BenchArgs),
@@ -57,12 +63,13 @@ Examples:
   uzram serve --size 50% --algorithm zstd --mem-limit 512M --name scratch
   uzram serve --size 4G --socket /tmp/disk.sock
   uzram serve --size 4G --listen 127.0.0.1:10809
+  uzram serve --device pmem --path /mnt/dax/disk --size 1G
   uzram serve --config /etc/uzram/uzram.toml
   uzram serve --size 4G --attach loop        a block device; uzram up does the rest, too
 
 It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or
 SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
-the disk held survives.
+the disk held survives, unless --device keeps it in a file.
 
 A configuration file has a section a disk, whose keys are the options above; zram-generator's
 zram-size, zram-resident-limit, compression-algorithm and host-memory-limit are understood too:
@@ -101,6 +108,13 @@ pub struct DeviceArgs {
     /// Size of the disk; memory is taken only for what is written (64M, 1.5G, 50%)
     #[arg(long)]
     pub size: Option<String>,
+    /// What keeps the data: zram (compressed memory), brd (memory as it is), pmem (a file) or btt (a
+    /// file with atomic sectors) [default: zram]
+    #[arg(long, value_name = "KIND")]
+    pub device: Option<String>,
+    /// The file of a pmem or btt; a missing pmem is made with --size
+    #[arg(long, value_name = "FILE")]
+    pub path: Option<PathBuf>,
     /// Name of the disk and of its NBD export [default: the first free uzram0, uzram1, …]
     #[arg(long)]
     pub name: Option<String>,

@@ -47,6 +47,7 @@ fn run(cli: Cli) -> Result {
         Command::Set(args) => commands::set::run(state, &args),
         Command::Compact(args) => commands::compact::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
+        Command::Btt(args) => commands::btt::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::Train(args) => Ok(uzram_bench::train::run(&args)?),

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use uzram::{Error, ErrorKind, Result, Stats};
+use uzram::{Error, ErrorKind, Result, Stats, Store};
 
 use crate::control::Attributes;
 use crate::device::Device;
@@ -124,10 +124,14 @@ pub static TABLE: &[Attribute] = {
     &[
         shown(TEXT, "name", "the device's name",
             |s| s.device.name().into()),
+        shown(TEXT, "device", "what keeps its data: zram, brd, pmem or btt",
+            |s| s.device.kind().name().into()),
+        shown(TEXT, "path", "the file that keeps its data",
+            |s| s.device.file().map_or_else(String::new, |path| path.display().to_string()).into()),
         shown(COUNT, "pid", "process id of its server",
             |_| std::process::id().into()),
         shown(BYTES, "disksize", "size of the device",
-            |s| s.device.store().size_bytes().into()),
+            |s| s.device.size_bytes().into()),
         shown(COUNT, "initstate", "1: ready for use",
             |_| 1.into()),
         Attribute {
@@ -147,13 +151,13 @@ pub static TABLE: &[Attribute] = {
             set: Some(set_compact),
         },
         shown(TEXT, "comp_algorithm", "codec",
-            |s| s.device.store().algorithm().into()),
+            |s| s.device.store().map_or("none", Store::algorithm).into()),
         shown(TEXT, "algorithm_params", "its parameters, where they are not the defaults",
-            |s| s.device.store().parameters().to_string().into()),
+            |s| s.device.store().map_or_else(String::new, |store| store.parameters().to_string()).into()),
         shown(TEXT, "pool", "allocator of compressed pages",
-            |s| s.device.store().pool().into()),
+            |s| s.device.store().map_or("none", Store::pool).into()),
         shown(BYTES, "unit", "what is compressed at once",
-            |s| s.device.store().unit().bytes().into()),
+            |s| unit_bytes(s).into()),
         shown(COUNT, "checksum", "1: pages are checked when they are read back",
             |s| u8::from(s.device.has_checksums()).into()),
         shown(COUNT, "read_only", "1: writes are refused",
@@ -225,7 +229,7 @@ pub fn find(name: &str) -> Option<&'static Attribute> {
 pub fn read_all(device: &Device) -> Attributes {
     let snapshot = Snapshot {
         device,
-        stats: device.store().stats(),
+        stats: device.stats(),
     };
     let readable = |attribute: &Attribute| {
         let get = attribute.get?;
@@ -301,7 +305,7 @@ fn set_compact(device: &Device, value: &str) -> Result<()> {
     if value.trim() != "1" {
         return Err(invalid("compact", value, "write 1"));
     }
-    let store = device.store();
+    let store = store(device)?;
     let (start, before) = (Instant::now(), store.stats().pages_compacted);
     while store.compact(COMPACT_MIN / 10)? {
         let is_free = store.stats().pages_compacted > before;
@@ -339,9 +343,8 @@ pub fn log_level_of(name: &str) -> Result<log::LevelFilter> {
 }
 
 fn set_mem_limit(device: &Device, value: &str) -> Result<()> {
-    device
-        .store()
-        .set_mem_limit(size::parse_limit(value, size::ram_bytes())?);
+    let bytes = size::parse_limit(value, size::ram_bytes())?;
+    store(device)?.set_mem_limit(bytes);
     Ok(())
 }
 
@@ -353,8 +356,25 @@ fn set_mem_used_max(device: &Device, value: &str) -> Result<()> {
             "only 0 can be written; it starts the maximum afresh",
         ));
     }
-    device.store().reset_mem_used_max();
+    store(device)?.reset_mem_used_max();
     Ok(())
+}
+
+/// The pages of a device that compresses.
+fn store(device: &Device) -> Result<&Store> {
+    device.store().ok_or_else(|| {
+        let text = format!(
+            "{} does not compress, so this means nothing",
+            device.kind().name()
+        );
+        Error::new(ErrorKind::Unsupported, text)
+    })
+}
+
+fn unit_bytes(s: &Snapshot<'_>) -> u64 {
+    s.device
+        .store()
+        .map_or(0, |store| store.unit().bytes() as u64)
 }
 
 fn invalid(name: &str, value: &str, remedy: &str) -> Error {
@@ -366,10 +386,7 @@ fn invalid(name: &str, value: &str, remedy: &str) -> Error {
 }
 
 fn compr_ratio(s: &Snapshot<'_>) -> Value {
-    let same_bytes = s
-        .stats
-        .same_pages
-        .saturating_mul(s.device.store().unit().bytes() as u64);
+    let same_bytes = s.stats.same_pages.saturating_mul(unit_bytes(s));
     ratio(
         s.stats.orig_data_size_bytes.saturating_sub(same_bytes),
         s.stats.compr_data_size_bytes,

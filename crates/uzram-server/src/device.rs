@@ -1,15 +1,16 @@
 //! One served device: a store under a name, and the places where clients find it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit, Zram};
+use uzram::{BlockDevice, Compression, Error, ErrorKind, Parameters, Result, Stats, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Export};
 
 use crate::attachment::{Attach, Attachment};
+use crate::backing::{Backing, DeviceKind};
 use crate::place::Place;
 use crate::state::StateDir;
 use crate::tls::TlsOptions;
@@ -32,7 +33,11 @@ const SWAP_SPARE_BYTES_MIN: u64 = 64 << 20;
 pub struct DeviceConfig {
     /// Its name; `None` takes the first free `uzram0`, `uzram1`, …
     pub name: Option<String>,
-    /// Its size in bytes, rounded up to a unit.
+    /// What keeps its data.
+    pub kind: DeviceKind,
+    /// The file that does, for kinds that have one.
+    pub path: Option<PathBuf>,
+    /// Its size in bytes, rounded up to a unit; 0 for that of an existing file.
     pub size_bytes: u64,
     /// The codec; `None` takes the default.
     pub algorithm: Option<String>,
@@ -64,6 +69,8 @@ impl Default for DeviceConfig {
     fn default() -> DeviceConfig {
         DeviceConfig {
             name: None,
+            kind: DeviceKind::Zram,
+            path: None,
             size_bytes: 0,
             algorithm: None,
             parameters: Parameters::default(),
@@ -114,7 +121,7 @@ impl DeviceConfig {
     }
 }
 
-fn check_size(size_bytes: u64) -> Result<()> {
+pub(crate) fn check_size(size_bytes: u64) -> Result<()> {
     if (1..=DEVICE_BYTES_MAX).contains(&size_bytes) {
         return Ok(());
     }
@@ -131,7 +138,7 @@ fn check_size(size_bytes: u64) -> Result<()> {
 /// A device being served.
 pub struct Device {
     name: String,
-    zram: Arc<Zram>,
+    backing: Backing,
     config: DeviceConfig,
     is_read_only: AtomicBool,
     places: Vec<Arc<Place>>,
@@ -141,20 +148,19 @@ pub struct Device {
 }
 
 impl Device {
-    /// Offers `store` at `places`, or attaches it where the configuration wants that.
+    /// Offers `backing` at `places`, or attaches it where the configuration wants that.
     pub(crate) fn new(
         name: &str,
-        store: Store,
+        backing: Backing,
         config: &DeviceConfig,
         places: Vec<Arc<Place>>,
         state: &StateDir,
     ) -> Result<Device> {
-        let zram = Arc::new(Zram::new(store));
         let attachment = match config.attach {
             Attach::Nbd => None,
             attach => Some(Attachment::new(
                 attach,
-                zram.clone(),
+                backing.device(),
                 name,
                 state,
                 config.for_swap,
@@ -162,7 +168,7 @@ impl Device {
         };
         let device = Device {
             name: name.to_owned(),
-            zram,
+            backing,
             attachment,
             config: config.clone(),
             is_read_only: AtomicBool::new(false),
@@ -179,10 +185,40 @@ impl Device {
         &self.name
     }
 
-    /// Its pages.
+    /// Its pages, if it compresses any.
     #[must_use]
-    pub fn store(&self) -> &Store {
-        self.zram.store()
+    pub fn store(&self) -> Option<&Store> {
+        self.backing.store()
+    }
+
+    /// Its counters; those that its kind does not have are 0.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.backing.stats()
+    }
+
+    /// What it is for those who read and write it.
+    #[must_use]
+    pub fn block_device(&self) -> Arc<dyn BlockDevice> {
+        self.backing.device()
+    }
+
+    /// What keeps its data.
+    #[must_use]
+    pub fn kind(&self) -> DeviceKind {
+        self.config.kind
+    }
+
+    /// The file that keeps its data, if one does.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.config.path.as_deref()
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.backing.device().geometry().size_bytes
     }
 
     /// Whether pages are checked when they are read back.
@@ -246,18 +282,18 @@ impl Device {
     /// sees its data vanish.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while clients are connected, as zram has it.
+    /// [`ErrorKind::Busy`] while clients are connected, as zram has it; [`ErrorKind::Unsupported`] if its
+    /// data is in a file.
     pub fn reset(&self) -> Result<()> {
         let _one_at_a_time = self.lock();
         if let Some(attachment) = &self.attachment {
-            return attachment.exclusively(|| {
-                self.store().reset();
-                Ok(())
-            });
+            return attachment.exclusively(|| self.backing.reset());
         }
         self.withdraw()?;
-        self.store().reset();
-        self.publish()
+        // Offered again also if it cannot be emptied.
+        let emptied = self.backing.reset();
+        self.publish()?;
+        emptied
     }
 
     /// Makes it take writes or refuse them. Clients are told when they connect, so those that are
@@ -297,8 +333,11 @@ impl Device {
                         and reload";
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        if config.mem_limit_bytes != self.store().mem_limit() {
-            self.store().set_mem_limit(config.mem_limit_bytes);
+        let Some(store) = self.store() else {
+            return Ok(());
+        };
+        if config.mem_limit_bytes != store.mem_limit() {
+            store.set_mem_limit(config.mem_limit_bytes);
             log::info!("{}: mem_limit is now {}", self.name, config.mem_limit_bytes);
         }
         Ok(())
@@ -400,7 +439,7 @@ impl Device {
         Export {
             name: self.name.clone(),
             description: "uzram".into(),
-            device: Arc::clone(&self.zram) as _,
+            device: self.block_device(),
             read_only: self.is_read_only(),
         }
     }

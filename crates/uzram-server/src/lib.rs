@@ -7,7 +7,8 @@
 //! control      the protocol of the control socket, both ends
 //! attributes   the attribute table; the command line and JSON only render it
 //! options      what a device can be told to be; flags, files and `add` are read there
-//! device       a store under a name
+//! backing      what a device keeps its data in: a store, plain memory, a file
+//! device       all that under a name
 //! attachment   a device as a file or a block device of this machine's kernel
 //! swap         the swap area's header, and processes that swap can depend on
 //! system       system calls for both
@@ -30,6 +31,7 @@
 
 pub mod attachment;
 pub mod attributes;
+mod backing;
 pub mod config;
 pub mod control;
 mod device;
@@ -47,6 +49,7 @@ pub mod swap;
 pub mod system;
 mod tls;
 
+pub use backing::DeviceKind;
 pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig};
 pub use server::{Inherited, Prepared, Server};
 pub use tls::TlsOptions;

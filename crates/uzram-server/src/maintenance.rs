@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use uzram::{Error, ErrorKind, Result};
+use uzram::{Error, ErrorKind, Result, Store};
 
 use crate::registry::Registry;
 use crate::service::Notifier;
@@ -35,10 +35,13 @@ impl Maintenance {
                 // Every device has its turn: not any(), which stops at the first with work left.
                 let unfinished = devices
                     .iter()
-                    .filter(|d| d.store().maintain(BUDGET))
+                    .filter(|d| d.store().is_some_and(|store| store.maintain(BUDGET)))
                     .count();
                 let used_before = used_bytes;
-                used_bytes = devices.iter().map(|d| d.store().mem_used_bytes()).sum();
+                used_bytes = devices
+                    .iter()
+                    .map(|d| d.store().map_or(0, Store::mem_used_bytes))
+                    .sum();
                 // A burst of swapping uses a spare up in less than the longest pause.
                 let may_burst = devices.iter().any(|d| d.is_for_swap());
                 let is_idle = unfinished == 0 && used_bytes == used_before && !may_burst;

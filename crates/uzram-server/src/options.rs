@@ -9,6 +9,7 @@ use uzram::{Error, ErrorKind, Result, Unit};
 use uzram_frontends::nbd::Endpoint;
 
 use crate::attachment::Attach;
+use crate::backing::{self, DeviceKind};
 use crate::device::DeviceConfig;
 use crate::nearest::{remedy, shown};
 use crate::size::{parse, parse_limit, ram_bytes};
@@ -20,6 +21,8 @@ type Set = fn(&mut DeviceConfig, &str) -> Result<()>;
 /// The table: a name, and what a value of it does.
 static OPTIONS: &[(&str, Set)] = &[
     ("size", set_size),
+    ("device", set_kind),
+    ("path", set_path),
     ("name", set_name),
     ("algorithm", set_algorithm),
     ("algorithm-params", set_parameters),
@@ -113,7 +116,8 @@ pub fn device_config<'a>(
         };
         set(&mut config, value).map_err(|error| OptionError::new(option, error))?;
     }
-    if config.size_bytes == 0 {
+    backing::check(&config).map_err(|(option, text)| OptionError::invalid(option, text))?;
+    if config.size_bytes == 0 && !config.kind.has_file() {
         let text = "missing; say how large the disk is, as 1G or 50% (of RAM)";
         return Err(OptionError::invalid("size", text));
     }
@@ -169,6 +173,16 @@ fn check_reach(config: &DeviceConfig) -> Result<(), OptionError> {
 
 fn set_size(config: &mut DeviceConfig, value: &str) -> Result<()> {
     config.size_bytes = parse(value, ram_bytes())?;
+    Ok(())
+}
+
+fn set_kind(config: &mut DeviceConfig, value: &str) -> Result<()> {
+    config.kind = DeviceKind::parse(value)?;
+    Ok(())
+}
+
+fn set_path(config: &mut DeviceConfig, value: &str) -> Result<()> {
+    config.path = Some(backing::parse_path(value)?);
     Ok(())
 }
 

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::thread;
 use std::time::Duration;
 
-use uzram::{Compression, Error, ErrorKind, Parameters, Result, Unit};
+use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
 use crate::attachment::Attach;
+use crate::backing::Backing;
 use crate::device::{Device, DeviceConfig};
 use crate::nearest::shown;
 use crate::place::Place;
@@ -123,10 +124,12 @@ impl Registry {
             let uri = device.uri();
             log::warn!("insecure: whoever reaches {uri} reads and writes the disk");
         }
-        let (name, size) = (device.name(), human(device.store().size_bytes()));
+        let (name, size) = (device.name(), human(device.size_bytes()));
         log::info!(
             "{name}: {size}, {}, at {}",
-            device.store().algorithm(),
+            device
+                .store()
+                .map_or(device.kind().name(), Store::algorithm),
             device.uri()
         );
         Ok(device)
@@ -260,8 +263,8 @@ impl Changing {
             let text = "for-swap: this server was not started for swap; start one with --for-swap";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        let compression = self.compressions.shared(config);
-        let store = config.build(compression.map_err(|error| self.explain_file(error))?)?;
+        let backing = Backing::build(config, || self.compressions.shared(config));
+        let backing = backing.map_err(|error| self.explain_file(error))?;
         let mut claim = match &config.name {
             Some(name) => self.state.claim(name)?,
             None => self.state.claim_free()?,
@@ -273,7 +276,7 @@ impl Changing {
         for place in &places {
             place.prepare_for(claim.name(), &config.tls)?;
         }
-        let device = Device::new(claim.name(), store, config, places.clone(), &self.state)?;
+        let device = Device::new(claim.name(), backing, config, places.clone(), &self.state)?;
         if self.phase == Phase::Serving {
             places.iter().try_for_each(|place| place.start())?;
         }

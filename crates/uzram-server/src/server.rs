@@ -250,6 +250,7 @@ mod tests {
 
         server.devices()[0]
             .store()
+            .unwrap()
             .write(PageIndex(0), &[7; 4096])
             .unwrap();
         let stat = |name: &str| {

@@ -19,6 +19,9 @@
 //! - `codec/lz4_dictionary.rs`: calls into liblz4
 //! - `codec/lz4hc.rs`: calls into liblz4
 //! - `codec/zstd.rs`: contexts that refer to the dictionary kept beside them
+//! - `device/brd.rs`: copies into pages of plain memory
+//! - `device/medium/file.rs`: vouches for places in a mapped file
+//! - `device/medium/guard.rs`: loads and stores that survive the loss of a mapped file
 //! - `pool/mod.rs`: states what a handle's maker vouches for
 //! - `pool/arena.rs`: objects as slices of mapped memory
 //! - `pool/bestfit/mod.rs`: makes the handle of a new object
@@ -52,7 +55,11 @@ pub use codec::{
     Parameters, algorithms,
 };
 pub use config::StoreBuilder;
-pub use device::{Bio, BlockDevice, Extent, Geometry, Zram};
+pub use device::{
+    AllocatedBio, Bio, BioPool, BlockDevice, Brd, Btt, BttProblem, BttReport, BttVersion,
+    CompletedBio, Direction, EndIo, Extent, Geometry, PageBuffer, PageTransfer, Persistence, Pmem,
+    PmemFile, Waiter, Zram,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use page::{PageIndex, PageState, Unit, Zeroing};
 // For our benchmarks and fuzz targets alone: pools without a store around them.

@@ -36,6 +36,85 @@ pub(crate) enum Backing {
     Memfd,
 }
 
+/// A file or DAX device mapped shared, for as long as this value lives.
+///
+/// Its memory can go at any moment (the file is cut off, the medium has a bad line): the access is
+/// then a SIGBUS. So it hands out no references, and only code that survives one may touch it.
+#[derive(Debug)]
+pub(crate) struct SharedMapping {
+    start: NonNull<u8>,
+    length_bytes: usize,
+}
+
+// SAFETY: owns a range of address space and no data; it hands out raw pointers only, whose use is
+// its caller's duty.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above; no method changes anything.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Maps the first `length_bytes` of `file`, writable where `is_writable`. With `is_synchronous` the
+    /// file system vouches that a store which left the CPU's caches is durable; only DAX can.
+    ///
+    /// # Errors
+    /// What the system says; `EOPNOTSUPP` where the file is no DAX.
+    pub(crate) fn new(
+        file: &OwnedFd,
+        length_bytes: usize,
+        is_writable: bool,
+        is_synchronous: bool,
+    ) -> Result<SharedMapping, Errno> {
+        let flags = if is_synchronous {
+            MapFlags::SHARED_VALIDATE | MapFlags::SYNC
+        } else {
+            MapFlags::SHARED
+        };
+        let protection = if is_writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let at = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length_bytes,
+                protection,
+                flags,
+                file,
+                0,
+            )
+        }?;
+        Ok(SharedMapping {
+            start: NonNull::new(at.cast()).expect("mmap does not return page zero"),
+            length_bytes,
+        })
+    }
+
+    /// A pointer to `length` bytes at `offset`, which must lie inside; otherwise the caller has a bug
+    /// that must not become a wild access.
+    pub(crate) fn pointer(&self, offset: usize, length: usize) -> *mut u8 {
+        let fits = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.length_bytes);
+        assert!(
+            fits,
+            "{length} bytes at {offset} outside a mapping of {} bytes",
+            self.length_bytes
+        );
+        // SAFETY: the assertion keeps the result inside the mapping.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what `new` made; it gave out no references.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length_bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
 /// A mapped range, zero-filled where nothing was written, aligned to [`HUGE_PAGE_BYTES`].
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -143,7 +222,6 @@ impl Region {
     /// # Errors
     /// [`ErrorKind::NoMemory`]; some of the range may be resident then.
     pub(crate) fn populate(&self, range: Range<usize>, huge: bool) -> Result<()> {
-        memory::gate()?;
         let (at, length) = self.span(&range);
         let page_size = if huge {
             Advice::LinuxHugepage
@@ -153,7 +231,25 @@ impl Region {
         // A kernel without huge pages refuses the advice; small pages serve as well.
         // SAFETY: `span` checked that the range lies in this region; the advice changes no content.
         let _ = unsafe { rustix::mm::madvise(at, length, page_size) };
-        // SAFETY: as above; populating changes no content.
+        self.populate_as_advised(range)
+    }
+
+    /// Lets no huge page back the region: its pages come and go one by one.
+    pub(crate) fn keep_small(&self) {
+        let (at, length) = self.span(&(0..self.length_bytes));
+        // A kernel without huge pages refuses the advice.
+        // SAFETY: the region is ours; the advice changes no content.
+        let _ = unsafe { rustix::mm::madvise(at, length, Advice::LinuxNoHugepage) };
+    }
+
+    /// As [`Region::populate`], with the size of pages that was advised before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`]; some of the range may be resident then.
+    pub(crate) fn populate_as_advised(&self, range: Range<usize>) -> Result<()> {
+        memory::gate()?;
+        let (at, length) = self.span(&range);
+        // SAFETY: `span` checked that the range lies in this region; populating changes no content.
         match unsafe { rustix::mm::madvise(at, length, Advice::LinuxPopulateWrite) } {
             Ok(()) => Ok(()),
             // Before Linux 5.14 pages come at the first store.

@@ -13,6 +13,11 @@ pub(crate) use imp::atomic::{AtomicU64, Ordering};
 pub(crate) use imp::{Condvar, MutexGuard};
 // Shared ownership needs no model checking.
 pub(crate) use std::sync::Arc;
+// Orders accesses to memory that the model checker does not see.
+pub(crate) use std::sync::atomic::fence;
+// What a process does once needs no model checking.
+#[cfg(target_arch = "x86_64")]
+pub(crate) use std::sync::OnceLock;
 // Words that live in mapped memory; publication of what they describe goes through a lock.
 pub(crate) use std::sync::atomic::{AtomicU32 as MappedU32, AtomicU64 as MappedU64};
 

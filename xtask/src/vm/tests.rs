@@ -83,6 +83,27 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "btt",
+        script: include_str!("../../guest/btt.sh"),
+        modules: &[
+            "nbd max_part=0 nbds_max=2",
+            "nfit",
+            "nd_pmem",
+            "nd_btt",
+            "ext4",
+        ],
+        programs: &[install::NBD_CLIENT, install::NDCTL, install::MKFS],
+        uzram: true,
+        memory_mib: 512,
+        devices: &[
+            Device::Nvdimm { size_mib: 32 },
+            Device::Nvdimm { size_mib: 32 },
+            Device::Nvdimm { size_mib: 32 },
+        ],
+        limit: Duration::from_secs(300),
+        ..PLAIN
+    },
+    GuestTest {
         name: "kernel-zram-brd",
         script: include_str!("../../guest/kernel-zram-brd.sh"),
         modules: &["zram num_devices=1", "brd rd_nr=1 rd_size=32768", "ext4"],

@@ -2,6 +2,7 @@
 
 pub(crate) mod codecs;
 pub(crate) mod devices;
+pub(crate) mod iopaths;
 pub(crate) mod nbd;
 pub(crate) mod pools;
 pub(crate) mod store;

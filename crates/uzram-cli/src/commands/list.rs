@@ -10,8 +10,9 @@ use crate::failure::Result;
 use crate::output::{Align, bold, columns, print, print_json, warn};
 
 /// What JSON has of each disk, by the attribute table's names.
-const LISTED: [&str; 11] = [
+const LISTED: [&str; 12] = [
     "name",
+    "device",
     "pid",
     "comp_algorithm",
     "pool",
@@ -64,7 +65,11 @@ fn row(attributes: &Attributes) -> Vec<String> {
     let size = |name: &str| human(number(attributes, name));
     vec![
         text("name"),
-        text("comp_algorithm"),
+        // What does not compress is known by its kind.
+        match text("device") {
+            kind if kind == "zram" => text("comp_algorithm"),
+            kind => kind,
+        },
         size("disksize"),
         size("orig_data_size"),
         size("compr_data_size"),

@@ -2,6 +2,7 @@
 
 pub mod add;
 mod attached;
+pub mod btt;
 pub mod compact;
 pub mod down;
 pub mod list;
@@ -55,6 +56,13 @@ fn absolute(option: &str, path: &Path) -> Result<PathBuf> {
         .map_err(|e| Failure::Usage(format!("{option} {}: {e}", path.display())))
 }
 
+/// The same, to be sent.
+fn absolute_text(option: &str, path: &Path) -> Result<String> {
+    let path = absolute(option, path)?.into_os_string();
+    path.into_string()
+        .map_err(|path| Failure::Usage(format!("{option} {}: must be UTF-8", path.display())))
+}
+
 /// Codec parameters whose dictionary is found from the server's directory, too.
 fn with_absolute_files(parameters: &str) -> String {
     let absolute = |word: &str| match word.strip_prefix("dict=") {
@@ -71,17 +79,15 @@ fn with_absolute_files(parameters: &str) -> String {
 impl DeviceArgs {
     /// The options as the server's table of them names them.
     pub fn options(&self) -> Result<Vec<(&'static str, String)>> {
-        let path = |option: &str, path: &Option<PathBuf>| {
-            let path = path.as_ref().map(|path| absolute(option, path));
-            let path = path.transpose()?.map(PathBuf::into_os_string);
-            let text = path.map(std::ffi::OsString::into_string).transpose();
-            text.map_err(|path| {
-                Failure::Usage(format!("{option} {}: must be UTF-8", path.display()))
-            })
+        let path = |option: &str, path: &Option<PathBuf>| match path {
+            Some(path) => absolute_text(option, path).map(Some),
+            None => Ok(None),
         };
         let yes = |flag: bool| flag.then(|| "yes".to_owned());
         let given = [
             ("size", self.size.clone()),
+            ("device", self.device.clone()),
+            ("path", path("--path", &self.path)?),
             ("name", self.name.clone()),
             ("algorithm", self.algorithm.clone()),
             (

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 35] = [
     "name",
+    "device",
+    "path",
     "pid",
     "disksize",
     "initstate",

@@ -12,6 +12,7 @@ mod clients;
 mod compact;
 mod config;
 mod control_socket;
+mod devices;
 mod life;
 mod log;
 mod nbd_client;

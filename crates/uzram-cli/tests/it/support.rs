@@ -127,7 +127,8 @@ impl Served {
     /// Whether it became a server, or else ended.
     pub fn is_ready(&mut self) -> bool {
         while self.stdout.read_line(&mut self.said).unwrap() > 0 {
-            if self.said.ends_with("is lost.\n") {
+            let last = self.said.lines().next_back().unwrap_or_default();
+            if last.starts_with("Ctrl-C or SIGTERM ends it") {
                 return true;
             }
         }

@@ -1,11 +1,29 @@
 //! Block devices: byte ranges in, the engine's pages underneath. A device knows no protocol.
 
+mod brd;
+mod btt;
+mod medium;
+mod parts;
+mod pmem;
+mod queue;
+mod turns;
 mod zram;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::page::{PageState, Zeroing};
+use crate::page::{PageIndex, PageState, Zeroing};
 
+pub use brd::Brd;
+pub use btt::{Btt, BttProblem, BttReport, BttVersion};
+pub use medium::{Persistence, PmemFile};
+pub use pmem::Pmem;
+pub use queue::{AllocatedBio, BioPool, CompletedBio, Direction, EndIo, PageBuffer, Waiter};
 pub use zram::Zram;
+
+/// Size of the page that [`BlockDevice::rw_page`] moves, in bytes: the system's, whatever a store's
+/// unit is.
+pub const PAGE_BYTES: usize = 4096;
+/// log2 of [`PAGE_BYTES`].
+const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
 
 /// What a device tells its clients about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +92,21 @@ impl Bio<'_> {
     }
 }
 
-/// A block device that completes each request before `submit` returns.
+/// One page on its way, with nothing else to say about it.
+#[derive(Debug)]
+pub enum PageTransfer<'a> {
+    /// From the device.
+    Read(&'a mut [u8; PAGE_BYTES]),
+    /// To the device.
+    Write(&'a [u8; PAGE_BYTES]),
+}
+
+/// A block device. There are three ways to hand it a page: [`rw_page`](BlockDevice::rw_page), a [`Bio`] on the
+/// stack, which is complete when `submit` returns, and an [`AllocatedBio`], which may be completed later.
 ///
 /// Implementations take requests from any number of threads at once. Overlapping requests that run
-/// at the same time take effect page by page in some order; a request that was acknowledged before
+/// at the same time take effect page by page (sector by sector where sectors are smaller) in some
+/// order; a request that was acknowledged before
 /// another was submitted is never undone by it outside its own byte range.
 pub trait BlockDevice: Send + Sync {
     /// Size and preferences; constant for the life of the device.
@@ -88,6 +117,32 @@ pub trait BlockDevice: Send + Sync {
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a range past the end, else what the device says.
     fn submit(&self, bio: Bio<'_>) -> Result<()>;
+
+    /// Moves page `page`, counted in [`PAGE_BYTES`] from the start of the device, straight in or out: the
+    /// shortest way for who has a page and waits for it.
+    ///
+    /// # Errors
+    /// As for [`BlockDevice::submit`].
+    fn rw_page(&self, page: PageIndex, transfer: PageTransfer<'_>) -> Result<()> {
+        let offset = page.0.saturating_mul(PAGE_BYTES as u64);
+        self.submit(match transfer {
+            PageTransfer::Read(buffer) => Bio::Read { offset, buffer },
+            PageTransfer::Write(data) => Bio::Write { offset, data },
+        })
+    }
+
+    /// Takes a request, and completes it before it returns or later from any thread.
+    fn queue(&self, mut bio: AllocatedBio) {
+        let result = self.rw_page(bio.page(), bio.transfer());
+        bio.complete(result);
+    }
+
+    /// Whether a page moves at the speed of memory: then waiting for it costs less than giving the CPU
+    /// away, and a request on the stack or none at all will do. Otherwise [`BlockDevice::queue`] is
+    /// the way.
+    fn is_synchronous(&self) -> bool {
+        true
+    }
 
     /// How the bytes from `offset` on are kept: at least one and at most `length` bytes that are
     /// alike, and not necessarily all of them: a device bounds how far it looks. A device that does

@@ -1,8 +1,7 @@
 //! The compressed RAM disk: byte ranges of any alignment to pages of a [`Store`].
 
-use std::ops::Range;
-
-use super::{Bio, BlockDevice, Extent, Geometry, check_range};
+use super::parts::{Part, parts, whole_blocks};
+use super::{Bio, BlockDevice, Extent, Geometry, PAGE_BYTES, PageTransfer, check_range};
 use crate::error::Result;
 use crate::page::{PageIndex, Zeroing};
 use crate::store::Store;
@@ -27,15 +26,6 @@ pub struct Zram {
     store: Store,
 }
 
-/// The part of a request that lies in one page.
-struct Part {
-    index: PageIndex,
-    /// Where it begins in the page, in bytes.
-    start: usize,
-    /// Where it lies in the request's buffer.
-    bytes: Range<usize>,
-}
-
 impl Zram {
     /// A device with the store's size.
     #[must_use]
@@ -52,7 +42,7 @@ impl Zram {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         for part in self.parts(offset, buffer.len() as u64) {
             self.store
-                .read_at(part.index, part.start, &mut buffer[part.bytes])?;
+                .read_at(PageIndex(part.index), part.start, &mut buffer[part.bytes])?;
         }
         Ok(())
     }
@@ -60,47 +50,27 @@ impl Zram {
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         for part in self.parts(offset, data.len() as u64) {
             self.store
-                .write_at(part.index, part.start, &data[part.bytes])?;
+                .write_at(PageIndex(part.index), part.start, &data[part.bytes])?;
         }
         Ok(())
     }
 
     fn trim(&self, offset: u64, length: u64) -> Result<()> {
-        let unit = self.store.unit();
-        let first = offset.div_ceil(unit.bytes() as u64);
-        let end = (offset + length) >> unit.shift();
-        (first..end).try_for_each(|index| self.store.trim(PageIndex(index)))
+        whole_blocks(offset, length, self.store.unit().shift())
+            .try_for_each(|index| self.store.trim(PageIndex(index)))
     }
 
     fn zero(&self, offset: u64, length: u64, zeroing: Zeroing) -> Result<()> {
         for part in self.parts(offset, length) {
             self.store
-                .zero_at(part.index, part.start, part.bytes.len(), zeroing)?;
+                .zero_at(PageIndex(part.index), part.start, part.bytes.len(), zeroing)?;
         }
         Ok(())
     }
 
     /// Splits a range at page borders.
     fn parts(&self, offset: u64, length: u64) -> impl Iterator<Item = Part> + use<> {
-        let unit = self.store.unit();
-        let unit_bytes = unit.bytes() as u64;
-        let end = offset + length;
-        let mut at = offset;
-        std::iter::from_fn(move || {
-            if at == end {
-                return None;
-            }
-            let start = at % unit_bytes;
-            let part_bytes = (unit_bytes - start).min(end - at);
-            let done = (at - offset) as usize;
-            let part = Part {
-                index: PageIndex(at >> unit.shift()),
-                start: start as usize,
-                bytes: done..done + part_bytes as usize,
-            };
-            at += part_bytes;
-            Some(part)
-        })
+        parts(offset, length, self.store.unit().shift())
     }
 }
 
@@ -129,6 +99,20 @@ impl BlockDevice for Zram {
                 zeroing,
             } => self.zero(offset, length, zeroing),
         }
+    }
+
+    fn rw_page(&self, page: PageIndex, transfer: PageTransfer<'_>) -> Result<()> {
+        if self.store.unit().bytes() == PAGE_BYTES {
+            return match transfer {
+                PageTransfer::Read(buffer) => self.store.read(page, buffer),
+                PageTransfer::Write(data) => self.store.write(page, data),
+            };
+        }
+        let offset = page.0.saturating_mul(PAGE_BYTES as u64);
+        self.submit(match transfer {
+            PageTransfer::Read(buffer) => Bio::Read { offset, buffer },
+            PageTransfer::Write(data) => Bio::Write { offset, data },
+        })
     }
 
     fn extent(&self, offset: u64, length: u64) -> Result<Extent> {

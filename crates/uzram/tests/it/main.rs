@@ -21,6 +21,7 @@
 mod codecs;
 mod compact;
 mod cpus;
+mod devices;
 mod history;
 mod limits;
 mod memory;

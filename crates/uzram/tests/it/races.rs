@@ -6,7 +6,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use uzram::{Bio, BlockDevice, ErrorKind, PageIndex, Store, Unit, Zeroing, Zram};
+use uzram::{
+    Bio, BlockDevice, Brd, Btt, BttVersion, ErrorKind, PageIndex, Persistence, Pmem, PmemFile,
+    Store, Unit, Zeroing, Zram,
+};
 
 use crate::history::{self, Clock, Event, SECTOR_BYTES, WHOLE, ZERO};
 use crate::pages::Rng;
@@ -59,7 +62,10 @@ impl Target for Store {
     }
 }
 
-impl Target for Zram {
+/// A device of pages of 4096 bytes, whatever it keeps them in.
+struct Disk<'a>(&'a dyn BlockDevice);
+
+impl Target for Disk<'_> {
     fn act(&self, request: &Request, sector: u64, buffer: &mut [u8]) -> bool {
         let (offset, length) = (sector * SECTOR_BYTES as u64, buffer.len() as u64);
         let bio = match request {
@@ -74,14 +80,14 @@ impl Target for Zram {
                 zeroing: *zeroing,
             },
             // A trim skips what is not a whole unit.
-            Request::Trim if self.store().unit() != Unit::DEFAULT => Bio::Zero {
+            Request::Trim if self.0.geometry().preferred_block_bytes != 4096 => Bio::Zero {
                 offset,
                 length,
                 zeroing: Zeroing::MayPunch,
             },
             Request::Trim => Bio::Trim { offset, length },
         };
-        accept(self.submit(bio))
+        accept(self.0.submit(bio))
     }
 
     fn sectors_max(&self) -> u64 {
@@ -305,18 +311,29 @@ fn parts_survive_in_every_pool() {
 
 #[test]
 fn requests_of_a_device_survive_each_other() {
-    race(&Zram::new(builder().build().unwrap()), TURNS, &|| {});
+    race(&Disk(&Zram::new(builder().build().unwrap())), TURNS, &|| {});
+}
+
+#[test]
+fn requests_of_the_devices_that_compress_nothing_survive_each_other() {
+    let turns = TURNS / 3;
+    race(&Disk(&Brd::new(PAGES << 12).unwrap()), turns, &|| {});
+    let folder = tempfile::tempdir().unwrap();
+    let file = PmemFile::create(&folder.path().join("pmem"), PAGES << 12).unwrap();
+    race(&Disk(&Pmem::new(file).unwrap()), turns, &|| {});
+    let file = PmemFile::create(&folder.path().join("btt"), 17 << 20).unwrap();
+    // Else each write waits for the disk three times.
+    let file = file.with_persistence(Persistence::Never);
+    let btt = Btt::format(file, 4096, BttVersion::V1_1).unwrap();
+    race(&Disk(&btt), turns, &|| {});
 }
 
 /// Two sectors of 512 bytes are apart in time too when a page is large.
 #[test]
 fn large_units_keep_parts_apart() {
     let unit = Unit::new(16384).unwrap();
-    race(
-        &Zram::new(builder().unit(unit).build().unwrap()),
-        TURNS / 4,
-        &|| {},
-    );
+    let disk = Zram::new(builder().unit(unit).build().unwrap());
+    race(&Disk(&disk), TURNS / 4, &|| {});
 }
 
 /// Two threads on the two halves of one page, nothing else: the smallest form of the race.

@@ -1,5 +1,6 @@
 //! What `uzram serve` says on stdout once clients can connect.
 
+use uzram::Store;
 use uzram_frontends::nbd::Endpoint;
 use uzram_server::Device;
 use uzram_server::size::human;
@@ -14,16 +15,28 @@ pub fn welcome(devices: &[std::sync::Arc<Device>]) -> String {
         [device] => one(device),
         devices => several(devices),
     };
-    format!("{text}\nCtrl-C or SIGTERM ends it, and what it holds is lost.\n")
+    let in_memory = devices
+        .iter()
+        .filter(|device| device.file().is_none())
+        .count();
+    let end = match in_memory {
+        0 if !devices.is_empty() => ", and what it holds stays in its file",
+        count if count == devices.len() => ", and what it holds is lost",
+        _ => ", and what it holds in memory is lost",
+    };
+    format!("{text}\nCtrl-C or SIGTERM ends it{end}.\n")
 }
 
 fn several(devices: &[std::sync::Arc<Device>]) -> String {
     let row = |device: &std::sync::Arc<Device>| {
-        let size = human(device.store().size_bytes());
+        let size = human(device.size_bytes());
         vec![
             format!("  {}", device.name()),
             size,
-            device.store().algorithm().to_owned(),
+            device
+                .store()
+                .map_or(device.kind().name(), Store::algorithm)
+                .to_owned(),
             device.uri(),
         ]
     };
@@ -31,7 +44,7 @@ fn several(devices: &[std::sync::Arc<Device>]) -> String {
     let align = [Align::Left, Align::Right, Align::Left, Align::Left];
     let process = std::process::id();
     format!(
-        "{} compressed RAM disks, served by process {process}.\n{}\n{}\n  uzram list\n",
+        "{} disks, served by process {process}.\n{}\n{}\n  uzram list\n",
         devices.len(),
         columns(&rows, &align),
         bold("To see what they hold:"),
@@ -39,38 +52,8 @@ fn several(devices: &[std::sync::Arc<Device>]) -> String {
 }
 
 fn one(device: &Device) -> String {
-    let store = device.store();
-    let limit = match store.mem_limit() {
-        0 => "none".to_owned(),
-        bytes => format!("{} ({bytes} bytes)", human(bytes)),
-    };
-    let facts = [
-        (
-            "size",
-            format!(
-                "{} ({} bytes)",
-                human(store.size_bytes()),
-                store.size_bytes()
-            ),
-        ),
-        ("algorithm", store.algorithm().to_owned()),
-        ("pool", store.pool().to_owned()),
-        ("unit", human(store.unit().bytes() as u64)),
-        (
-            "checksum",
-            if device.has_checksums() { "on" } else { "off" }.to_owned(),
-        ),
-        ("memory limit", limit),
-        (
-            if device.path().is_some() {
-                "path"
-            } else {
-                "URI"
-            },
-            device.uri(),
-        ),
-    ];
-    let facts = facts.map(|(what, value)| vec![format!("  {what}"), value]);
+    let facts = facts(device).map(|(what, value)| vec![format!("  {what}"), value]);
+    let facts: Vec<_> = facts.collect();
     let name = device.name();
     let (setting, clients) = match device.path() {
         Some(path) => (String::new(), attached::lines(path, name)),
@@ -83,16 +66,43 @@ fn one(device: &Device) -> String {
     let clients = clients.map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
     let clients: Vec<_> = clients.collect();
     format!(
-        "{} is a compressed RAM disk, served by process {}.\n{}\n\
+        "{} is {}, served by process {}.\n{}\n\
          {}\n{setting}{}\n\
          {}\n  uzram stat {name}\n",
         bold(name),
+        device.kind().description(),
         std::process::id(),
         columns(&facts, &[Align::Left, Align::Left]),
         bold("To use it, in another terminal:"),
         columns(&clients, &[Align::Left, Align::Left]),
         bold("To see what it holds:"),
     )
+}
+
+/// What there is to know about a disk, in the order in which it is said.
+fn facts(device: &Device) -> impl Iterator<Item = (&'static str, String)> {
+    let bytes = device.size_bytes();
+    let mut facts = vec![("size", format!("{} ({bytes} bytes)", human(bytes)))];
+    if let Some(store) = device.store() {
+        let limit = match store.mem_limit() {
+            0 => "none".to_owned(),
+            bytes => format!("{} ({bytes} bytes)", human(bytes)),
+        };
+        let checksum = if device.has_checksums() { "on" } else { "off" };
+        facts.extend([
+            ("algorithm", store.algorithm().to_owned()),
+            ("pool", store.pool().to_owned()),
+            ("unit", human(store.unit().bytes() as u64)),
+            ("checksum", checksum.to_owned()),
+            ("memory limit", limit),
+        ]);
+    }
+    if let Some(path) = device.file() {
+        facts.push(("file", path.display().to_string()));
+    }
+    let is_attached = device.path().is_some();
+    facts.push((if is_attached { "path" } else { "URI" }, device.uri()));
+    facts.into_iter()
 }
 
 /// Lines to type once `$URI` is set, and what they do. A URI needs no quoting within quotes: all

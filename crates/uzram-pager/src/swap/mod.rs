@@ -1,0 +1,221 @@
+//! A swap area: slots of one page on a block device.
+//!
+//! A slot is a value that cannot be copied: who has it owns the slot, gives it back once, and nobody
+//! else reads or writes it. Giving it back tells the device that the page is not needed (a trim), so a
+//! compressing device frees its memory at once and not when the slot is written again.
+//!
+//! A page goes by value and comes back with the result: a failed write loses nothing.
+
+mod latency;
+mod slots;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use uzram::{
+    Bio, BioPool, BlockDevice, CompletedBio, Direction, EndIo, Error, ErrorKind, PageBuffer,
+    PageIndex, PageTransfer, Result, Waiter,
+};
+
+pub use latency::{Latency, Summary};
+use slots::SlotMap;
+pub use slots::SwapSlot;
+
+/// Size of a page, in bytes.
+const PAGE_BYTES: u64 = 4096;
+/// Requests under way at once by allocated bio.
+const REQUESTS: usize = 64;
+
+/// How a page is handed to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoPath {
+    /// Straight into the device.
+    RwPage,
+    /// By a request on the stack.
+    OnStackBio,
+    /// By a request from a pool, which any thread may complete.
+    AllocatedBio,
+}
+
+impl IoPath {
+    /// All of them, the shortest first.
+    pub const ALL: [IoPath; 3] = [IoPath::RwPage, IoPath::OnStackBio, IoPath::AllocatedBio];
+
+    /// Its name, as the kernel's history has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            IoPath::RwPage => "rw_page",
+            IoPath::OnStackBio => "on-stack bio",
+            IoPath::AllocatedBio => "allocated bio",
+        }
+    }
+
+    /// The shortest way that suits the device.
+    #[must_use]
+    pub fn for_device(device: &dyn BlockDevice) -> IoPath {
+        match device.is_synchronous() {
+            true => IoPath::RwPage,
+            false => IoPath::AllocatedBio,
+        }
+    }
+}
+
+/// Slots on a device, and the way to them.
+///
+/// ```
+/// use std::sync::Arc;
+/// use uzram::{Store, Zram};
+/// use uzram_pager::swap::{IoPath, SwapArea};
+///
+/// let disk = Arc::new(Zram::new(Store::builder().size(1 << 20).build()?));
+/// let area = SwapArea::new(disk, IoPath::RwPage)?;
+/// let slot = area.allocate().expect("an empty area has slots");
+/// let page = area.swap_writepage(&slot, Box::new([7; 4096]));
+/// page.result?;
+/// let page = area.swap_readpage(&slot, page.buffer);
+/// assert_eq!(*page.buffer, [7; 4096]);
+/// area.free(slot)?;
+/// assert_eq!(area.read_latency().summary().calls, 1);
+/// # Ok::<(), uzram::Error>(())
+/// ```
+pub struct SwapArea {
+    device: Arc<dyn BlockDevice>,
+    path: IoPath,
+    slots: SlotMap,
+    bios: BioPool,
+    read: Latency,
+    write: Latency,
+}
+
+impl SwapArea {
+    /// An area of all of `device`'s whole pages, whose content is lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a device of less than a page or more than 16 TiB, or one that is
+    /// not synchronous by a way that is for those only; [`ErrorKind::NoMemory`].
+    pub fn new(device: Arc<dyn BlockDevice>, path: IoPath) -> Result<SwapArea> {
+        if path != IoPath::AllocatedBio && !device.is_synchronous() {
+            let text = format!(
+                "{}: only for devices at the speed of memory; take allocated bios",
+                path.name()
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        let pages = device.geometry().size_bytes / PAGE_BYTES;
+        Ok(SwapArea {
+            slots: SlotMap::new(pages)?,
+            device,
+            path,
+            bios: BioPool::new(REQUESTS)?,
+            read: Latency::new()?,
+            write: Latency::new()?,
+        })
+    }
+
+    /// How pages are handed to the device.
+    #[must_use]
+    pub fn path(&self) -> IoPath {
+        self.path
+    }
+
+    /// A slot that nobody has, `None` if all are taken. Successive slots of a thread lie next to each
+    /// other where they can.
+    #[must_use]
+    pub fn allocate(&self) -> Option<SwapSlot> {
+        self.slots.allocate()
+    }
+
+    /// Slots that are taken.
+    #[must_use]
+    pub fn used_slots(&self) -> u64 {
+        self.slots.used()
+    }
+
+    /// Slots that there are.
+    #[must_use]
+    pub fn total_slots(&self) -> u64 {
+        self.slots.total()
+    }
+
+    /// Gives a slot back; what was written to it is gone.
+    ///
+    /// # Errors
+    /// Those of the device's trim; the slot is free all the same.
+    pub fn free(&self, slot: SwapSlot) -> Result<()> {
+        // Before somebody else can have the slot and write to it.
+        let told = self.device.submit(Bio::Trim {
+            offset: slot.page().0 * PAGE_BYTES,
+            length: PAGE_BYTES,
+        });
+        self.slots.free(slot);
+        told
+    }
+
+    /// Writes `page` to `slot`; it comes back whatever happens.
+    pub fn swap_writepage(&self, slot: &SwapSlot, page: PageBuffer) -> CompletedBio {
+        let started = Instant::now();
+        let done = self.carry(slot.page(), Direction::Write, page);
+        self.write.record(started.elapsed());
+        done
+    }
+
+    /// Reads what was written to `slot` into `page`.
+    pub fn swap_readpage(&self, slot: &SwapSlot, page: PageBuffer) -> CompletedBio {
+        let started = Instant::now();
+        let done = self.carry(slot.page(), Direction::Read, page);
+        self.read.record(started.elapsed());
+        done
+    }
+
+    /// How long writes took.
+    #[must_use]
+    pub fn write_latency(&self) -> &Latency {
+        &self.write
+    }
+
+    /// How long reads took.
+    #[must_use]
+    pub fn read_latency(&self) -> &Latency {
+        &self.read
+    }
+
+    fn carry(&self, page: PageIndex, direction: Direction, mut buffer: PageBuffer) -> CompletedBio {
+        let result = match self.path {
+            IoPath::RwPage => self.device.rw_page(
+                page,
+                match direction {
+                    Direction::Read => PageTransfer::Read(&mut buffer),
+                    Direction::Write => PageTransfer::Write(&buffer),
+                },
+            ),
+            IoPath::OnStackBio => {
+                let offset = page.0 * PAGE_BYTES;
+                self.device.submit(match direction {
+                    Direction::Read => Bio::Read {
+                        offset,
+                        buffer: &mut buffer[..],
+                    },
+                    Direction::Write => Bio::Write {
+                        offset,
+                        data: &buffer[..],
+                    },
+                })
+            }
+            IoPath::AllocatedBio => {
+                return WAITER.with(|waiter| {
+                    let end = Arc::clone(waiter) as Arc<dyn EndIo>;
+                    self.device
+                        .queue(self.bios.allocate(page, direction, buffer, end));
+                    waiter.wait()
+                });
+            }
+        };
+        CompletedBio { buffer, result }
+    }
+}
+
+thread_local! {
+    /// A thread waits for one request at a time.
+    static WAITER: Arc<Waiter> = Arc::default();
+}

@@ -1,0 +1,41 @@
+//! A byte range, split where blocks meet.
+
+use std::ops::Range;
+
+/// The part of a request that lies in one block.
+pub(super) struct Part {
+    /// Which block.
+    pub(super) index: u64,
+    /// Where the part begins in it, in bytes.
+    pub(super) start: usize,
+    /// Where it lies in the request's buffer.
+    pub(super) bytes: Range<usize>,
+}
+
+/// Splits the range at multiples of `2^shift` bytes.
+pub(super) fn parts(offset: u64, length: u64, shift: u32) -> impl Iterator<Item = Part> {
+    let block_bytes = 1u64 << shift;
+    let end = offset + length;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at == end {
+            return None;
+        }
+        let start = at & (block_bytes - 1);
+        let part_bytes = (block_bytes - start).min(end - at);
+        let done = (at - offset) as usize;
+        let part = Part {
+            index: at >> shift,
+            start: start as usize,
+            bytes: done..done + part_bytes as usize,
+        };
+        at += part_bytes;
+        Some(part)
+    })
+}
+
+/// The whole blocks of `2^shift` bytes within the range.
+pub(super) fn whole_blocks(offset: u64, length: u64, shift: u32) -> Range<u64> {
+    let first = offset.div_ceil(1 << shift);
+    first..((offset + length) >> shift).max(first)
+}
