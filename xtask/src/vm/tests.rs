@@ -116,7 +116,8 @@ pub const TESTS: &[GuestTest] = &[
         modules: &["fuse", "loop max_loop=2"],
         uzram: true,
         memory_mib: 384,
-        limit: Duration::from_secs(300),
+        limit: Duration::from_secs(900),
+        measures: true,
         ..PLAIN
     },
     GuestTest {

@@ -156,7 +156,13 @@ fn end_server(state: &StateDir, entry: &Entry) -> Result {
     // Its lock tells that it has ended: a number of a process may be another's by then.
     let _ = rustix::process::kill_process(pid, Signal::TERM);
     let deadline = Instant::now() + END_TIMEOUT;
-    while state.entry(name).is_some() {
+    // The server's own lock is the last that it gives back, after the device's.
+    let runs = || -> Result<bool> {
+        let servers = state.servers()?;
+        let is_it = |server: &Entry| server.owner.as_ref() == Some(owner);
+        Ok(state.entry(name).is_some() || servers.iter().any(is_it))
+    };
+    while runs()? {
         if Instant::now() >= deadline {
             let text = format!(
                 "{name}: process {} does not end; kill -9 it and try again",
