@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use uzram::{Error, ErrorKind, Result};
-use uzram_frontends::nbd::{Endpoint, Exports, Limits, Server as NbdServer, ServerHandle};
+use uzram_frontends::nbd::{Endpoint, Exports, Limits, Peer, Server as NbdServer, ServerHandle};
 
 use crate::tls::TlsOptions;
 
@@ -132,6 +132,21 @@ impl Place {
             other => other,
         };
         Ok(())
+    }
+
+    /// Who uses the export `name` here.
+    pub(crate) fn peers(&self, name: &str) -> Vec<Peer> {
+        match &*self.lock() {
+            State::Serving(server) => server.peers(name),
+            State::Bound(_) | State::Ended => Vec::new(),
+        }
+    }
+
+    /// Hangs up on those who use the export `name` here.
+    pub(crate) fn disconnect(&self, name: &str) {
+        if let State::Serving(server) = &*self.lock() {
+            server.disconnect(name);
+        }
     }
 
     /// Stops accepting, lets requests under way be answered for at most `drain`, then hangs up.

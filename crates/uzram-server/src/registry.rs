@@ -132,14 +132,15 @@ impl Registry {
         Ok(device)
     }
 
-    /// Stops serving a device and frees its memory and its name.
+    /// Stops serving a device and frees its memory and its name. With `force` its clients are hung up
+    /// on first.
     ///
     /// # Errors
     /// [`ErrorKind::UnknownName`], [`ErrorKind::Busy`] while clients are connected.
-    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+    pub(crate) fn remove(&self, name: &str, force: bool) -> Result<()> {
         let mut changing = self.lock();
         let device = self.find(name)?;
-        let places = device.retire()?;
+        let places = device.retire(force)?;
         let devices = self.devices();
         let rest = devices.iter().filter(|other| other.name() != name);
         self.replace_devices(rest.cloned().collect());

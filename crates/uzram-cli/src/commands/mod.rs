@@ -154,6 +154,14 @@ pub fn disks(state: &StateDir) -> Result<Vec<Disk>> {
     Ok(disks)
 }
 
+/// What is said where there is no disk: a server may be waiting for some.
+fn none(state: &StateDir) -> Result<&'static str> {
+    Ok(match state.servers()?.is_empty() {
+        true => "No disk is served. To make one: uzram serve --size 1G\n",
+        false => "No disk is served. To make one: uzram add --size 1G\n",
+    })
+}
+
 /// The attributes of the disk `name`.
 pub fn disk(state: &StateDir, name: &str) -> Result<Attributes> {
     stat(&find(state, name)?)

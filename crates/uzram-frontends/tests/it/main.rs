@@ -15,6 +15,8 @@ mod handshake;
 mod ordering;
 mod patience;
 mod programs;
+#[path = "../../../uzram/tests/it/runs.rs"]
+mod runs;
 mod shutdown;
 mod structured;
 #[cfg(feature = "tls")]
