@@ -87,7 +87,7 @@ fn extended_headers(binary: &Path, programs: &Path) -> Result<String, String> {
     if written != (1 << 20) + 73_728 {
         return Err(format!("qemu-img sees {written} bytes of data"));
     }
-    qemu_io(&["write -z -u 1m 5500m", "read -P 0 5g 1m", "discard 0 6g"])?;
+    qemu_io(&["write -z -u -n 1m 5500m", "read -P 0 5g 1m", "discard 0 1g"])?;
     match data_bytes()? {
         0 => {}
         left => {
