@@ -19,4 +19,6 @@ mod sandbox;
 mod service;
 mod set;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod up;
