@@ -5,6 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use uzram_frontends::nbd::Session;
 
+uzram_fuzz::sanitizer_options!();
+
 fuzz_target!(|data: &[u8]| {
     let [piece, framed, rest @ ..] = data else {
         return;
@@ -23,9 +25,20 @@ fuzz_target!(|data: &[u8]| {
             bytes.extend_from_slice(data);
         }
     }
-    let whole = uzram_fuzz::converse(&mut Session::new(uzram_fuzz::exports()), &bytes, usize::MAX);
-    uzram_fuzz::check_handshake_output(&whole.0);
+    let session = || match framed >> 1 & 3 {
+        0 | 1 => Session::new(uzram_fuzz::exports()),
+        mode => Session::with_tls(uzram_fuzz::exports(), uzram_fuzz::tls(), mode == 3),
+    };
+    let whole = uzram_fuzz::converse(&mut session(), &bytes, usize::MAX);
+    let has_tls = framed >> 1 & 3 > 1;
+    let behind = uzram_fuzz::check_handshake_output(&whole.0);
     let piece = usize::from(*piece);
-    let pieces = uzram_fuzz::converse(&mut Session::new(uzram_fuzz::exports()), &bytes, piece);
-    assert_eq!(whole, pieces);
+    let pieces = uzram_fuzz::converse(&mut session(), &bytes, piece);
+    if has_tls {
+        // Where TLS begins, bytes in the same piece end the connection, and later ones are no TLS.
+        uzram_fuzz::check_handshake_output(&pieces.0);
+        assert!(framed >> 1 & 3 != 3 || behind.is_empty());
+    } else {
+        assert_eq!(whole, pieces);
+    }
 });

@@ -69,6 +69,25 @@ impl Subject {
         }
     }
 
+    /// Objects move, and no more memory is in use than before.
+    fn compact(&mut self) {
+        let before_bytes = self.pool.stats().used_bytes;
+        match self.objects.compact() {
+            Ok(_) => {
+                let used_bytes = self.pool.stats().used_bytes;
+                assert!(
+                    used_bytes <= before_bytes,
+                    "{used_bytes} after {before_bytes}"
+                );
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+                assert!(self.limit_bytes > 0, "no limit was set");
+            }
+        }
+        (0..PLACES).for_each(|place| self.check(place));
+    }
+
     fn check(&self, place: usize) {
         let expected = self.model[place].map(|(seed, size)| content(seed, size));
         assert!(
@@ -127,6 +146,7 @@ fuzz_target!(|data: &[u8]| {
             }
             12 => drop(subject.pool.maintain()),
             13 => subject.pool.trim(),
+            14 if number % 4 == 0 => subject.compact(),
             14 => (0..PLACES).for_each(|place| subject.check(place)),
             _ => subject.check(place),
         }

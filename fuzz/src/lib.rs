@@ -4,10 +4,13 @@
 //!
 //! - `lib.rs`: names a function for the sanitizer to find
 
-use std::sync::{Arc, Mutex};
+pub mod reply;
 
-use uzram::{Bio, BlockDevice, Error, ErrorKind, Geometry, Result};
-use uzram_frontends::nbd::{Export, Exports, Session};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use reply::Framing;
+use uzram::{Bio, BlockDevice, Error, ErrorKind, Extent, Geometry, PageState, Result};
+use uzram_frontends::nbd::{Export, Exports, Session, Tls, TlsFiles};
 
 /// For targets that link the codecs. libdeflate compiles one file twice with the same table in it,
 /// which the sanitizer takes for a violation of the one-definition rule; at 1 it reports only
@@ -23,6 +26,8 @@ macro_rules! sanitizer_options {
 }
 
 pub const DEVICE_BYTES: usize = 8192;
+/// What the device tells zeroes apart by.
+pub const BLOCK_BYTES: usize = 512;
 
 /// Bytes that answer for themselves; writes to the last 16 fail as if memory had run out.
 pub struct Bytes(Mutex<Vec<u8>>);
@@ -70,6 +75,27 @@ impl BlockDevice for Bytes {
         }
         Ok(())
     }
+
+    fn extent(&self, offset: u64, length: u64) -> Result<Extent> {
+        let bytes = self.0.lock().unwrap();
+        let is_zero = |at: usize| {
+            let start = at / BLOCK_BYTES * BLOCK_BYTES;
+            bytes[start..start + BLOCK_BYTES]
+                .iter()
+                .all(|&byte| byte == 0)
+        };
+        // To the end of the block, even where the next is alike: merging is the frontend's.
+        let at = offset as usize;
+        let border = (at / BLOCK_BYTES + 1) * BLOCK_BYTES;
+        assert!(length > 0 && at + length as usize <= DEVICE_BYTES);
+        Ok(Extent {
+            length_bytes: length.min((border - at) as u64),
+            state: match is_zero(at) {
+                true => PageState::Same(0),
+                false => PageState::Raw,
+            },
+        })
+    }
 }
 
 pub fn exports() -> Arc<Exports> {
@@ -105,8 +131,9 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-/// Checks that `said`, from the greeting on, is a sequence of whole, known messages.
-pub fn check_handshake_output(mut said: &[u8]) {
+/// Checks that `said`, from the greeting on, is a sequence of whole, known messages; returns what
+/// follows the handshake: nothing, what the transmission phase brings, or TLS.
+pub fn check_handshake_output(mut said: &[u8]) -> &[u8] {
     let said = &mut said;
     assert_eq!(take::<16>(said).as_ref(), Some(b"NBDMAGICIHAVEOPT"));
     assert_eq!(take::<2>(said), Some([0, 3]));
@@ -114,27 +141,69 @@ pub fn check_handshake_output(mut said: &[u8]) {
         if u64::from_be_bytes(magic) != 0x0003_e889_0455_65a9 {
             // The answer to EXPORT_NAME has no magic: the size, the flags, perhaps zeroes.
             assert_eq!(u64::from_be_bytes(magic), DEVICE_BYTES as u64);
-            return;
+            return &[];
         }
         let option = u32::from_be_bytes(take(said).unwrap());
         let kind = u32::from_be_bytes(take(said).unwrap());
         let length = u32::from_be_bytes(take(said).unwrap()) as usize;
-        assert!(kind >> 31 == 1 || (1..=3).contains(&kind), "kind {kind:x}");
+        assert!(kind >> 31 == 1 || (1..=4).contains(&kind), "kind {kind:x}");
         *said = &said[length..];
-        if option == 7 && kind == 1 {
-            return;
+        if matches!(option, 5 | 7) && kind == 1 {
+            return said;
         }
     }
+    &[]
 }
 
-/// A handshake that ends in the transmission phase on `name`.
-pub fn go(name: &str) -> Vec<u8> {
+/// TLS with a certificate of its own, made once.
+pub fn tls() -> &'static Tls {
+    static TLS: OnceLock<Tls> = OnceLock::new();
+    TLS.get_or_init(|| {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: String| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let files = TlsFiles {
+            certificate: put("cert", made.cert.pem()),
+            key: put("key", made.signing_key.serialize_pem()),
+            client_ca: None,
+        };
+        Tls::load(&files).unwrap()
+    })
+}
+
+/// A handshake that ends in the transmission phase on `name`, in `framing` and with the contexts of
+/// these numbers.
+pub fn negotiate(name: &str, framing: Framing, contexts: &[u32]) -> Vec<u8> {
     let mut bytes = vec![0, 0, 0, 3];
-    bytes.extend_from_slice(b"IHAVEOPT");
-    bytes.extend_from_slice(&7u32.to_be_bytes());
-    bytes.extend_from_slice(&(name.len() as u32 + 6).to_be_bytes());
-    bytes.extend_from_slice(&(name.len() as u32).to_be_bytes());
-    bytes.extend_from_slice(name.as_bytes());
-    bytes.extend_from_slice(&[0, 0]);
+    let option = |number: u32, data: &[u8]| {
+        let mut bytes = b"IHAVEOPT".to_vec();
+        bytes.extend_from_slice(&number.to_be_bytes());
+        bytes.extend_from_slice(&(data.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    };
+    match framing {
+        Framing::Simple => {}
+        Framing::Structured => bytes.extend(option(8, &[])),
+        Framing::Extended => bytes.extend(option(11, &[])),
+    }
+    let mut named = (name.len() as u32).to_be_bytes().to_vec();
+    named.extend_from_slice(name.as_bytes());
+    if !contexts.is_empty() {
+        let mut data = named.clone();
+        data.extend_from_slice(&(contexts.len() as u32).to_be_bytes());
+        for id in contexts {
+            let query = ["base:allocation", "uzram:state"][*id as usize - 1];
+            data.extend_from_slice(&(query.len() as u32).to_be_bytes());
+            data.extend_from_slice(query.as_bytes());
+        }
+        bytes.extend(option(10, &data));
+    }
+    named.extend_from_slice(&[0, 0]);
+    bytes.extend(option(7, &named));
     bytes
 }

@@ -33,6 +33,7 @@ pub const NBDINFO: Tool = tool("nbdinfo", "libnbd-bin");
 pub const NDCTL: Tool = tool("ndctl", "ndctl");
 pub const QEMU_IMG: Tool = tool("qemu-img", "qemu-utils");
 pub const QEMU_IO: Tool = tool("qemu-io", "qemu-utils");
+pub const QEMU_DAEMON: Tool = tool("qemu-storage-daemon", "qemu-system-common");
 pub const QEMU_SYSTEM: Tool = tool("qemu-system-x86_64", "qemu-system-x86");
 pub const XZ: Tool = tool("xz", "xz-utils");
 
@@ -51,6 +52,7 @@ pub const ALL: &[Tool] = &[
     NDCTL,
     QEMU_IMG,
     QEMU_IO,
+    QEMU_DAEMON,
     QEMU_SYSTEM,
     XZ,
 ];

@@ -316,16 +316,19 @@ pub(crate) fn command_line() -> String {
     let arguments = std::env::args_os().skip(1);
     let words = std::iter::once("uzram".into())
         .chain(arguments)
-        .map(|word| {
-            let word = word.to_string_lossy().into_owned();
-            let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-            if !word.is_empty() && word.chars().all(plain) {
-                word
-            } else {
-                format!("'{}'", word.replace('\'', r"'\''"))
-            }
-        });
+        .map(|word| quoted(&word.to_string_lossy()));
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// A word of a command line, quoted where a shell would need it.
+#[must_use]
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::args::AdviseArgs;
 use uzram_bench::advise::{self, Options, PAGES_MIN, Sample};
+use uzram_bench::cli::quoted;
 
 use crate::capture::Source;
 use crate::failure::{Failure, Result};
@@ -24,7 +25,8 @@ pub fn run(args: &AdviseArgs) -> Result {
     } else {
         PAGES_MAX
     };
-    let sample = sample(&source, pages_max)?;
+    let mut sample = sample(&source, pages_max)?;
+    sample.training = training(args);
     let options = Options {
         budget: args.budget.unwrap_or(advise::BUDGET),
         quick: args.quick,
@@ -81,5 +83,22 @@ fn sample(source: &Source, pages_max: u64) -> Result<Sample> {
         name: source.name.clone(),
         pages,
         pages_total,
+        training: Vec::new(),
     })
+}
+
+/// What to type for a dictionary from the same source.
+fn training(args: &AdviseArgs) -> Vec<String> {
+    let train = |corpus: &str| format!("uzram train --out {} {corpus}", advise::DICTIONARY);
+    let path = |path: &Path| quoted(&path.to_string_lossy());
+    let source = match (args.pid, &args.file, &args.corpus) {
+        (_, _, Some(corpus)) => return vec![train(&path(corpus))],
+        (Some(pid), _, _) => format!("--pid {pid}"),
+        (None, Some(file), _) => format!("--file {}", path(file)),
+        (None, None, None) => return Vec::new(),
+    };
+    vec![
+        format!("uzram capture {source} --out pages.pages"),
+        train("pages.pages"),
+    ]
 }

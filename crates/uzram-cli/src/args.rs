@@ -145,6 +145,18 @@ pub struct DeviceArgs {
     /// Let --listen take an address that other machines reach, unencrypted and unauthenticated
     #[arg(long, requires = "listen")]
     pub insecure: bool,
+    /// Speak TLS: the server's certificate and those that vouch for it, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Let in only clients with a certificate that one of these vouches for, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Refuse clients that do not start TLS; always so where other machines can connect
+    #[arg(long)]
+    pub tls_required: bool,
     /// How programs reach the disk [default: nbd]
     #[arg(long, value_enum)]
     pub attach: Option<Attach>,
@@ -343,10 +355,13 @@ Example:
   uzram remove scratch
 
 What the disk held is lost, and its memory goes back to the system. A disk in use is refused (EBUSY),
-with what uses it.")]
+with what uses it; --force hangs up on its NBD clients first, so that what they do next fails.")]
 pub struct RemoveArgs {
     /// The disk's name
     pub name: String,
+    /// Hang up on clients that are connected
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Change an attribute of a disk while it is served
@@ -446,8 +461,8 @@ Examples:
 
 It puts a sample of the pages (16 MiB) through stores made in some 60 ways, and takes about 20 seconds.
 Of a process it takes memory of its own that it has touched, while it goes on running; the end of a
-file is padded with zeroes to a page. Half of the pages is for choosing, the other half is held back;
-what is shown was measured on pages held back.
+file is padded with zeroes to a page. A quarter of the pages trains a dictionary, a quarter is for
+choosing, and half is held back; what is shown was measured on pages held back.
 
   saved   memory saved, pool and tables counted, same-filled pages included
   ratio   the same without same-filled pages, which any choice keeps for nothing

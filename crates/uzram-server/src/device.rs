@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use uzram::{BlockDevice, Compression, Error, ErrorKind, Parameters, Result, Stats, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Export};
@@ -11,10 +13,16 @@ use crate::attachment::{Attach, Attachment};
 use crate::backing::{Backing, DeviceKind};
 use crate::place::Place;
 use crate::state::StateDir;
+use crate::tls::TlsOptions;
 
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
 
+/// Clients that are told to go have so long, and are looked after so often.
+const FORCE_TIMEOUT: Duration = Duration::from_secs(5);
+const FORCE_PAUSE: Duration = Duration::from_millis(5);
+/// Users of a device that a refusal names, at most.
+const USERS_SHOWN_MAX: usize = 8;
 /// Memory kept in reserve for a device that is swapped to: a fiftieth of its size, and at least this,
 /// in bytes, unless the device is smaller.
 const SWAP_SPARE_SHARE: u64 = 50;
@@ -46,8 +54,10 @@ pub struct DeviceConfig {
     /// Where it is served; `None` takes the sockets that the server was started with, if there
     /// are any, else `NAME.nbd` in the state directory.
     pub endpoint: Option<Endpoint>,
-    /// Whether an endpoint may be one that other machines reach.
+    /// Whether an endpoint may be one that other machines reach without TLS.
     pub insecure: bool,
+    /// TLS where it is served.
+    pub tls: TlsOptions,
     /// How clients reach it.
     pub attach: Attach,
     /// Whether it is swapped to, so that writing to it must never wait for memory to be freed.
@@ -70,6 +80,7 @@ impl Default for DeviceConfig {
             checksum: false,
             endpoint: None,
             insecure: false,
+            tls: TlsOptions::default(),
             attach: Attach::Nbd,
             for_swap: false,
         }
@@ -240,10 +251,15 @@ impl Device {
         if let Some(path) = self.path() {
             return path.display().to_string();
         }
-        let mut endpoints = self.endpoints();
-        endpoints
-            .next()
-            .map_or_else(String::new, |endpoint| endpoint.uri(&self.name))
+        let place = self.places.first();
+        place.map_or_else(String::new, |place| place.uri(&self.name))
+    }
+
+    /// Whether other machines can connect without TLS.
+    #[must_use]
+    pub fn is_open_to_others(&self) -> bool {
+        let mut places = self.places.iter();
+        places.any(|place| !place.endpoint().is_loopback() && !place.requires_tls())
     }
 
     /// Clients that use it now.
@@ -321,16 +337,26 @@ impl Device {
         Ok(())
     }
 
-    /// Stops offering it for good; its pages go with the last reference to it.
+    /// Stops offering it for good; its pages go with the last reference to it. With `force` clients
+    /// are hung up on, but nothing is taken from under a mount.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while clients are connected.
-    pub(crate) fn retire(&self) -> Result<&[Arc<Place>]> {
+    /// [`ErrorKind::Busy`] while clients are connected, or come back faster than they are ended.
+    pub(crate) fn retire(&self, force: bool) -> Result<&[Arc<Place>]> {
         let _one_at_a_time = self.lock();
         if let Some(attachment) = &self.attachment {
             attachment.detach()?;
         }
-        self.withdraw()?;
+        let deadline = Instant::now() + FORCE_TIMEOUT;
+        while let Err(error) = self.withdraw() {
+            if !force || error.kind() != ErrorKind::Busy || Instant::now() > deadline {
+                return Err(error);
+            }
+            for place in &self.places {
+                place.disconnect(&self.name);
+            }
+            thread::sleep(FORCE_PAUSE);
+        }
         Ok(&self.places)
     }
 
@@ -378,12 +404,29 @@ impl Device {
     }
 
     fn busy(&self) -> Error {
+        let users = self.users();
         let text = match self.connections() {
-            1 => "1 client is connected; disconnect it first".to_owned(),
+            1 => format!("1 client is connected{users}; disconnect it first"),
             // 0: the last one left just now.
-            count => format!("{count} clients are connected; disconnect them first"),
+            count => format!("{count} clients are connected{users}; disconnect them first"),
         };
         Error::new(ErrorKind::Busy, format!("{}: {text}", self.name))
+    }
+
+    /// ` (process 12, 127.0.0.1:5000)`, as far as they are known and there is room.
+    fn users(&self) -> String {
+        let peers = self.places.iter().flat_map(|place| place.peers(&self.name));
+        let mut names: Vec<String> = peers.map(|peer| peer.to_string()).collect();
+        names.sort();
+        names.dedup();
+        if names.len() > USERS_SHOWN_MAX {
+            names.truncate(USERS_SHOWN_MAX);
+            names.push("others".into());
+        }
+        match names.as_slice() {
+            [] => String::new(),
+            names => format!(" ({})", names.join(", ")),
+        }
     }
 
     fn export(&self) -> Export {

@@ -47,7 +47,9 @@ pub mod size;
 pub mod state;
 pub mod swap;
 pub mod system;
+mod tls;
 
 pub use backing::DeviceKind;
 pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig};
 pub use server::{Inherited, Prepared, Server};
+pub use tls::TlsOptions;

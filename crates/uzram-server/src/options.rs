@@ -14,6 +14,7 @@ use crate::device::DeviceConfig;
 use crate::nearest::{remedy, shown};
 use crate::size::{parse, parse_limit, ram_bytes};
 use crate::state::check_name;
+use crate::tls;
 
 type Set = fn(&mut DeviceConfig, &str) -> Result<()>;
 
@@ -32,6 +33,22 @@ static OPTIONS: &[(&str, Set)] = &[
     ("socket", set_socket),
     ("listen", set_listen),
     ("insecure", set_insecure),
+    ("tls-cert", |config, value| {
+        config.tls.certificate = Some(tls::path(value)?);
+        Ok(())
+    }),
+    ("tls-key", |config, value| {
+        config.tls.key = Some(tls::path(value)?);
+        Ok(())
+    }),
+    ("tls-client-ca", |config, value| {
+        config.tls.client_ca = Some(tls::path(value)?);
+        Ok(())
+    }),
+    ("tls-required", |config, value| {
+        config.tls.required = boolean(value)?;
+        Ok(())
+    }),
     ("attach", set_attach),
     ("for-swap", set_for_swap),
 ];
@@ -104,7 +121,10 @@ pub fn device_config<'a>(
         let text = "missing; say how large the disk is, as 1G or 50% (of RAM)";
         return Err(OptionError::invalid("size", text));
     }
+    let tls = config.tls.check();
+    tls.map_err(|(option, why)| OptionError::invalid(option, why))?;
     check_reach(&config)?;
+    config.tls.required |= config.tls.is_given() && is_open(&config) && !config.insecure;
     Ok(config)
 }
 
@@ -117,20 +137,27 @@ pub(crate) fn check(option: &str, value: &str) -> Result<()> {
     known.map_or(Ok(()), |(_, set)| set(&mut DeviceConfig::default(), value))
 }
 
+/// Whether other machines can connect.
+fn is_open(config: &DeviceConfig) -> bool {
+    config.endpoint.as_ref().is_some_and(|e| !e.is_loopback())
+}
+
 fn check_reach(config: &DeviceConfig) -> Result<(), OptionError> {
-    let is_open = config.endpoint.as_ref().is_some_and(|e| !e.is_loopback());
+    let is_allowed = config.insecure || config.tls.is_given();
     if let (Some(Endpoint::Tcp(address)), true, false) =
-        (&config.endpoint, is_open, config.insecure)
+        (&config.endpoint, is_open(config), is_allowed)
     {
         let text = format!(
             "{address}: other machines could read and write the disk, as NBD without TLS is open to \
-             all who connect; use 127.0.0.1 or [::1], or add insecure on a network you trust"
+             all who connect; use 127.0.0.1 or [::1], give tls-cert and tls-key, or add insecure on a \
+             network you trust"
         );
         return Err(OptionError::invalid("listen", text));
     }
-    if config.attach != Attach::Nbd && config.endpoint.is_some() {
+    let has_address = config.endpoint.is_some() || config.tls.is_given();
+    if config.attach != Attach::Nbd && has_address {
         let text = format!(
-            "{}: has no address; leave socket and listen out, or attach as nbd",
+            "{}: has no address; leave socket, listen and tls out, or attach as nbd",
             config.attach.name()
         );
         return Err(OptionError::invalid("attach", text));

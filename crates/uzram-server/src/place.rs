@@ -3,17 +3,20 @@
 //! Lock order: `state` is a leaf, but for a server's own end.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use uzram::Result;
-use uzram_frontends::nbd::{Endpoint, Exports, Limits, Server as NbdServer, ServerHandle};
+use uzram::{Error, ErrorKind, Result};
+use uzram_frontends::nbd::{Endpoint, Exports, Limits, Peer, Server as NbdServer, ServerHandle};
+
+use crate::tls::TlsOptions;
 
 /// One socket, served from [`Place::start`] to [`Place::end`]; clients can connect before and wait.
 pub(crate) struct Place {
     endpoint: Endpoint,
     exports: Arc<Exports>,
     is_inherited: bool,
+    tls: OnceLock<TlsOptions>,
     state: Mutex<State>,
 }
 
@@ -43,6 +46,7 @@ impl Place {
             endpoint: server.endpoint().clone(),
             exports,
             is_inherited,
+            tls: OnceLock::new(),
             state: Mutex::new(State::Bound(Box::new(server))),
         }
     }
@@ -50,6 +54,51 @@ impl Place {
     /// Where it is, with the port that was chosen.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// The address of the export `name` here.
+    pub(crate) fn uri(&self, name: &str) -> String {
+        match self.requires_tls() {
+            true => self.endpoint.uri_tls(name),
+            false => self.endpoint.uri(name),
+        }
+    }
+
+    /// Whether clients must start TLS.
+    pub(crate) fn requires_tls(&self) -> bool {
+        self.tls.get().is_some_and(|tls| tls.required)
+    }
+
+    /// Gives TLS as `tls` says, if it says anything, to a place that offers nothing yet, and makes
+    /// `name` the export that clients get who name none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if it has other TLS already, or serves without; else those of the
+    /// files.
+    pub(crate) fn prepare_for(&self, name: &str, tls: &TlsOptions) -> Result<()> {
+        let is_first = self.exports.list().is_empty();
+        if tls.is_given() && self.tls.get() != Some(tls) {
+            let refuse = |what: &str| {
+                let text = format!("{}: {what}", self.endpoint);
+                Error::new(ErrorKind::InvalidInput, text)
+            };
+            if self.tls.get().is_some() {
+                return Err(refuse("has other TLS options; give the same or none"));
+            }
+            let mut state = self.lock();
+            *state = match std::mem::replace(&mut *state, State::Ended) {
+                State::Bound(server) if is_first => State::Bound(Box::new(tls.secure(*server)?)),
+                other => {
+                    *state = other;
+                    return Err(refuse("serves without TLS; choose another address"));
+                }
+            };
+            let _ = self.tls.set(tls.clone());
+        }
+        if is_first {
+            self.exports.set_default(Some(name));
+        }
+        Ok(())
     }
 
     /// What it offers.
@@ -83,6 +132,21 @@ impl Place {
             other => other,
         };
         Ok(())
+    }
+
+    /// Who uses the export `name` here.
+    pub(crate) fn peers(&self, name: &str) -> Vec<Peer> {
+        match &*self.lock() {
+            State::Serving(server) => server.peers(name),
+            State::Bound(_) | State::Ended => Vec::new(),
+        }
+    }
+
+    /// Hangs up on those who use the export `name` here.
+    pub(crate) fn disconnect(&self, name: &str) {
+        if let State::Serving(server) = &*self.lock() {
+            server.disconnect(name);
+        }
     }
 
     /// Stops accepting, lets requests under way be answered for at most `drain`, then hangs up.

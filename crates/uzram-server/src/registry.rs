@@ -120,7 +120,7 @@ impl Registry {
         let more = devices.iter().chain([&device]).cloned().collect();
         self.replace_devices(more);
         changing.claims.push(claim);
-        if !device.endpoints().all(Endpoint::is_loopback) {
+        if device.is_open_to_others() {
             let uri = device.uri();
             log::warn!("insecure: whoever reaches {uri} reads and writes the disk");
         }
@@ -135,14 +135,15 @@ impl Registry {
         Ok(device)
     }
 
-    /// Stops serving a device and frees its memory and its name.
+    /// Stops serving a device and frees its memory and its name. With `force` its clients are hung up
+    /// on first.
     ///
     /// # Errors
     /// [`ErrorKind::UnknownName`], [`ErrorKind::Busy`] while clients are connected.
-    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+    pub(crate) fn remove(&self, name: &str, force: bool) -> Result<()> {
         let mut changing = self.lock();
         let device = self.find(name)?;
-        let places = device.retire()?;
+        let places = device.retire(force)?;
         let devices = self.devices();
         let rest = devices.iter().filter(|other| other.name() != name);
         self.replace_devices(rest.cloned().collect());
@@ -272,6 +273,9 @@ impl Changing {
             Attach::Nbd => self.places_for(claim.name(), config.endpoint.as_ref())?,
             Attach::Fuse | Attach::Loop => Vec::new(),
         };
+        for place in &places {
+            place.prepare_for(claim.name(), &config.tls)?;
+        }
         let device = Device::new(claim.name(), backing, config, places.clone(), &self.state)?;
         if self.phase == Phase::Serving {
             places.iter().try_for_each(|place| place.start())?;

@@ -36,20 +36,21 @@ pub struct Inherited {
 pub struct Prepared {
     // In this order: nobody is told about a device that is gone.
     control: BoundControl,
-    registry: Arc<Registry>,
     claim: Claim,
+    registry: Arc<Registry>,
 }
 
 /// A running server. Dropped, it drains: requests under way are answered, then sockets and state
 /// files are removed and the names are free again.
 pub struct Server {
     // Clients are drained first, while the control socket still answers; then in this order, so
-    // that nobody is told about a device that is going and names are given back last.
+    // that nobody is told about a device that is going, and the devices' names are given back last:
+    // whoever waits for one of them finds the server gone.
     _control: Control,
     _maintenance: Maintenance,
+    _claim: Claim,
     registry: Arc<Registry>,
     notifier: Arc<Notifier>,
-    _claim: Claim,
 }
 
 impl Server {
@@ -175,7 +176,7 @@ fn answer(registry: &Registry, request: &Request) -> Reply {
             .and_then(|device| attributes::write(&device, attribute, value))
             .map(|()| Vec::<Attributes>::new()),
         Request::Add { options } => add(registry, options).map(|device| shown(&device)),
-        Request::Remove { name } => registry.remove(name).map(|()| Vec::new()),
+        Request::Remove { name, force } => registry.remove(name, *force).map(|()| Vec::new()),
     };
     log::debug!("asked: {request:?}");
     outcome.map_or_else(
@@ -356,7 +357,7 @@ mod tests {
             }
             // Somebody who asks holds it a little longer, which must not keep its socket.
             let held = server.registry.find(&name).unwrap();
-            server.registry.remove(&name).unwrap();
+            server.registry.remove(&name, false).unwrap();
             server.registry.add(&config(&name)).unwrap();
             let again = server.registry.find(&name).unwrap();
             let Some(Endpoint::Unix(path)) = again.endpoints().next() else {
@@ -364,8 +365,8 @@ mod tests {
             };
             std::os::unix::net::UnixStream::connect(path).expect("nobody listens");
             drop((held, again));
-            server.registry.remove(&name).unwrap();
-            let gone = server.registry.remove(&name).unwrap_err();
+            server.registry.remove(&name, false).unwrap();
+            let gone = server.registry.remove(&name, false).unwrap_err();
             assert_eq!(gone.kind(), ErrorKind::UnknownName);
             if round == 10 {
                 before = descriptors();

@@ -33,6 +33,10 @@
 
 #![deny(unsafe_code)]
 
+// Tests share a codec that is written like a user's.
+#[cfg(test)]
+extern crate self as uzram;
+
 mod codec;
 mod config;
 mod cpu;

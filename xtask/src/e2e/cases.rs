@@ -11,7 +11,7 @@ use crate::process::{self, Exit, Output};
 use crate::workspace;
 
 /// How long one client may run.
-const CLIENT_LIMIT: Duration = Duration::from_secs(180);
+pub(super) const CLIENT_LIMIT: Duration = Duration::from_secs(180);
 const MIB: u64 = 1 << 20;
 
 /// What the cases share.
@@ -84,7 +84,7 @@ pub const CASES: &[Case] = &[
 ];
 
 impl Bench<'_> {
-    fn serve(&self, size_mib: u64, more: &[&str]) -> Result<Server, String> {
+    pub(super) fn serve(&self, size_mib: u64, more: &[&str]) -> Result<Server, String> {
         let size = format!("{size_mib}M");
         let unit = format!("{}K", self.variant.unit_kib);
         let common = [
@@ -351,7 +351,7 @@ fn old_or_new(page_bytes: usize, back: &Path, old: &Path, new: &Path) -> Result<
     Ok(())
 }
 
-fn run_qemu_io(server: &Server, script: &[&str]) -> Result<(), String> {
+pub(super) fn run_qemu_io(server: &Server, script: &[&str]) -> Result<(), String> {
     let mut command = qemu_io_command(server, script);
     let finished = process::succeed(&mut command, CLIENT_LIMIT)?;
     // Some versions say so and end with status 0.
@@ -361,7 +361,7 @@ fn run_qemu_io(server: &Server, script: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-fn qemu_io_command(server: &Server, script: &[&str]) -> Command {
+pub(super) fn qemu_io_command(server: &Server, script: &[&str]) -> Command {
     let mut command = client("qemu-io");
     command.args(["-f", "raw"]);
     for line in script {
@@ -383,6 +383,6 @@ fn expect_failure(mut command: Command, message: &str) -> Result<(), String> {
     }
 }
 
-fn client(program: &str) -> Command {
+pub(super) fn client(program: &str) -> Command {
     workspace::command(program)
 }

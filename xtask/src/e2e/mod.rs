@@ -3,6 +3,8 @@
 mod cases;
 mod client;
 mod image;
+mod newer;
+mod protocol;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -48,7 +50,7 @@ pub fn run(quick: bool) -> Result<Report, String> {
     } else {
         None
     };
-    for case in CASES {
+    for case in CASES.iter().chain(protocol::CASES) {
         let missing = install::missing(case.tools);
         if !missing.is_empty() {
             let programs: Vec<_> = missing.iter().map(|tool| tool.program).collect();
@@ -68,6 +70,7 @@ pub fn run(quick: bool) -> Result<Report, String> {
             report.check(&name, started.elapsed(), result);
         }
     }
+    newer::run(&binary, &mut report);
     Ok(report)
 }
 

@@ -55,7 +55,7 @@ impl Kernel {
     /// # Errors
     /// One line that says why there is none.
     pub fn obtain() -> Result<Kernel, String> {
-        let cache = cache_folder()?;
+        let cache = cache_folder("vm")?;
         let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
         fs::create_dir_all(&cache).map_err(failed)?;
         let _lock = lock(&cache)?;
@@ -84,14 +84,18 @@ const PREFIX: &str = "linux-";
 /// How folders are called in which one is being unpacked.
 const UNFINISHED: &str = "unpacking-";
 
-fn cache_folder() -> Result<PathBuf, String> {
+/// The folder for `what` in the user's cache.
+///
+/// # Errors
+/// If the environment names no place for it.
+pub fn cache_folder(what: &str) -> Result<PathBuf, String> {
     let absolute = |name: &str| {
         let path = std::env::var_os(name).map(PathBuf::from)?;
         path.is_absolute().then_some(path)
     };
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    base.map(|base| base.join("uzram/vm"))
-        .ok_or_else(|| "no place for the kernel: set XDG_CACHE_HOME or HOME".to_string())
+    base.map(|base| base.join("uzram").join(what))
+        .ok_or_else(|| "no place for downloads: set XDG_CACHE_HOME or HOME".to_string())
 }
 
 /// Keeps others out of the cache until the file is dropped.

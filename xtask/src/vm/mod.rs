@@ -6,9 +6,9 @@
 //! says `tests`. Everything about a guest lies in `target/vm/TEST`, also after a failure.
 
 mod initramfs;
-mod kernel;
+pub mod kernel;
 mod modules;
-mod package;
+pub mod package;
 mod programs;
 mod qemu;
 mod tests;

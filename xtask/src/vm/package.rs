@@ -1,5 +1,5 @@
-//! The Debian package of the guest's kernel, fetched from the mirror that this machine's apt uses
-//! already. apt runs with a list of sources and a state of its own, so the system's sources, lists
+//! Packages of Debian's backports, the guest's kernel above all, fetched from the mirror that this
+//! machine's apt uses already. apt runs with a list of sources and a state of its own, so the system's sources, lists
 //! and packages stay as they are; its keys, proxies and passwords are the system's.
 
 use std::fs;
@@ -27,37 +27,76 @@ const DOWNLOAD_LIMIT: Duration = Duration::from_secs(600);
 /// # Errors
 /// One line that says what is missing or was refused.
 pub fn download(folder: &Path) -> Result<PathBuf, String> {
-    if workspace::find_program("apt-get").is_none() {
-        return Err("no apt-get here, and the guest's kernel is a Debian package".into());
-    }
-    let mut targets = workspace::command("apt-get");
-    targets.args([
-        "indextargets",
-        "--format",
-        "$(RELEASE) $(COMPONENT) $(REPO_URI)",
-    ]);
-    let targets = ask(targets.arg("Identifier: Packages"), ASK_LIMIT)?;
-    let mirror = mirror(&targets).ok_or("apt's sources name no Debian mirror")?;
-    let config =
-        configure(folder, &mirror).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let apt = |program: &str| {
-        let mut command = workspace::command(program);
-        command.arg("-q").arg("-c").arg(&config).current_dir(folder);
-        command
-    };
-    ask(apt("apt-get").arg("update"), UPDATE_LIMIT)?;
-    let shown = ask(
-        apt("apt-cache").args(["--no-all-versions", "show", PACKAGE]),
-        ASK_LIMIT,
-    )?;
+    let backports = Backports::open(folder)?;
+    let shown = backports.show(PACKAGE)?;
     let package = kernel_package(&shown)
         .ok_or_else(|| format!("{PACKAGE} of {SUITE} depends on no kernel"))?;
-    ask(apt("apt-get").args(["download", &package]), DOWNLOAD_LIMIT)?;
-    let files = fs::read_dir(folder).map_err(|error| error.to_string())?;
-    let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
-    files
-        .find(|file| file.extension().is_some_and(|suffix| suffix == "deb"))
-        .ok_or_else(|| format!("apt-get downloaded no file of {package}"))
+    backports.download(&package)
+}
+
+/// The suite, looked at through a list of sources in a folder.
+pub struct Backports {
+    folder: PathBuf,
+    config: PathBuf,
+}
+
+impl Backports {
+    /// Fetches the list of packages into `folder`, which must be empty.
+    ///
+    /// # Errors
+    /// One line that says what is missing or was refused.
+    pub fn open(folder: &Path) -> Result<Backports, String> {
+        if workspace::find_program("apt-get").is_none() {
+            return Err(format!(
+                "no apt-get here, and packages of {SUITE} are Debian's"
+            ));
+        }
+        let mut targets = workspace::command("apt-get");
+        targets.args([
+            "indextargets",
+            "--format",
+            "$(RELEASE) $(COMPONENT) $(REPO_URI)",
+        ]);
+        let targets = ask(targets.arg("Identifier: Packages"), ASK_LIMIT)?;
+        let mirror = mirror(&targets).ok_or("apt's sources name no Debian mirror")?;
+        let config =
+            configure(folder, &mirror).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let folder = folder.to_path_buf();
+        let backports = Backports { folder, config };
+        ask(backports.apt("apt-get").arg("update"), UPDATE_LIMIT)?;
+        Ok(backports)
+    }
+
+    /// Downloads the newest version of `package`.
+    ///
+    /// # Errors
+    /// One line that says what was refused.
+    pub fn download(&self, package: &str) -> Result<PathBuf, String> {
+        ask(
+            self.apt("apt-get").args(["download", package]),
+            DOWNLOAD_LIMIT,
+        )?;
+        let files = fs::read_dir(&self.folder).map_err(|error| error.to_string())?;
+        let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
+        files
+            .find(|file| file.extension().is_some_and(|suffix| suffix == "deb"))
+            .ok_or_else(|| format!("apt-get downloaded no file of {package}"))
+    }
+
+    fn show(&self, package: &str) -> Result<String, String> {
+        let mut show = self.apt("apt-cache");
+        ask(show.args(["--no-all-versions", "show", package]), ASK_LIMIT)
+    }
+
+    fn apt(&self, program: &str) -> Command {
+        let mut command = workspace::command(program);
+        command
+            .arg("-q")
+            .arg("-c")
+            .arg(&self.config)
+            .current_dir(&self.folder);
+        command
+    }
 }
 
 /// What a command of apt says; a failure is the line with which apt explains it.

@@ -28,8 +28,19 @@ pub(super) struct Setting {
     pub(super) algorithm: String,
     /// As `--algorithm-params` takes them; empty for the codec's defaults.
     pub(super) parameters: String,
+    /// Size of its dictionary, in bytes; 0 for none.
+    pub(super) dictionary_bytes: usize,
     make: Rc<Make>,
 }
+
+/// The file of the dictionary in what is to be typed.
+pub const DICTIONARY: &str = "pages.dict";
+/// Codecs tried with a dictionary, with the level.
+const WITH_DICTIONARY: [(&str, Option<i32>); 3] =
+    [("lz4", None), ("zstd", Some(1)), ("zstd", None)];
+/// The largest unit, in bytes, for which a dictionary is tried: it stands in for what a small unit
+/// lacks.
+const DICTIONARY_UNIT_MAX_BYTES: u64 = 16384;
 
 /// A setting at a unit in a pool.
 #[derive(Clone)]
@@ -56,12 +67,37 @@ pub(super) fn settings(quick: bool) -> Vec<Setting> {
     settings
 }
 
-/// The units to try.
-pub(super) fn units() -> &'static [u64] {
-    &UNITS
+/// The settings to try with this dictionary.
+pub(super) fn with_dictionary(dictionary: &Arc<[u8]>) -> Vec<Setting> {
+    let known = uzram::algorithms();
+    let wanted = WITH_DICTIONARY
+        .iter()
+        .filter(|(name, _)| known.contains(name));
+    let settings = wanted.map(|(algorithm, level)| {
+        let plain = level.map_or_else(Parameters::default, |level| {
+            Parameters::default().level(level)
+        });
+        let with = plain.clone().dictionary(Arc::clone(dictionary));
+        let text = format!("{plain} dict={DICTIONARY}");
+        Setting {
+            parameters: text.trim_start().to_owned(),
+            dictionary_bytes: dictionary.len(),
+            ..Setting::built_in(algorithm, with)
+        }
+    });
+    settings.collect()
 }
 
 impl Setting {
+    /// The units to try, in bytes.
+    pub(super) fn units(&self) -> impl Iterator<Item = u64> {
+        let most = match self.dictionary_bytes {
+            0 => u64::MAX,
+            _ => DICTIONARY_UNIT_MAX_BYTES,
+        };
+        UNITS.into_iter().filter(move |unit| *unit <= most)
+    }
+
     fn built_in(algorithm: &str, parameters: Parameters) -> Setting {
         let name = algorithm.to_owned();
         let text = parameters.to_string();
@@ -78,6 +114,7 @@ impl Setting {
         Setting {
             algorithm: algorithm.to_owned(),
             parameters,
+            dictionary_bytes: 0,
             make: Rc::new(make),
         }
     }
@@ -141,7 +178,7 @@ fn suffixed(bytes: u64) -> String {
 }
 
 impl fmt::Display for Choice {
-    /// `zstd level=1, 16K, zsmalloc`.
+    /// `zstd level=1 dict=pages.dict, 16K, zsmalloc`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.setting.algorithm)?;
         if !self.setting.parameters.is_empty() {
@@ -225,6 +262,20 @@ mod tests {
             "uzram serve --size 96M --algorithm lz4 --algorithm-params level=4,x=1 --unit 64K --pool zbud"
         );
         assert_eq!(full.to_string(), "lz4 level=4 x=1, 64K, zbud");
+    }
+
+    #[test]
+    fn a_dictionary_is_for_small_units_and_named_in_the_command() {
+        let settings = with_dictionary(&vec![7; 4096].into());
+        assert!(settings.iter().any(|setting| setting.algorithm == "lz4"));
+        for setting in settings {
+            assert_eq!(setting.units().max(), Some(16384));
+            assert_eq!(setting.dictionary_bytes, 4096);
+            let command = setting.choice(4096, uzram::pools()[0]).command(1 << 30);
+            let parameters = command.rsplit(' ').next().unwrap();
+            assert!(parameters.ends_with("dict=pages.dict"), "{command}");
+            assert_eq!(setting.parameters.replace(' ', ","), parameters);
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) struct Effort {
 
 impl Effort {
     pub(super) fn new(quick: bool) -> Effort {
-        let milliseconds = if quick { 3 } else { 8 };
+        let milliseconds = if quick { 3 } else { 6 };
         Effort {
             runs: 5,
             run: Duration::from_millis(milliseconds),
@@ -80,15 +80,23 @@ pub(super) struct Measuring<'a> {
     choice: &'a Choice,
     split: &'a Split,
     compression: Arc<Compression>,
+    /// All the pages that there are, sampled or not, in bytes.
+    stored_bytes: f64,
 }
 
 impl<'a> Measuring<'a> {
-    pub(super) fn new(choice: &'a Choice, split: &'a Split) -> Result<Measuring<'a>> {
+    /// A choice for `stored_bytes` of pages like these.
+    pub(super) fn new(
+        choice: &'a Choice,
+        split: &'a Split,
+        stored_bytes: f64,
+    ) -> Result<Measuring<'a>> {
         let compression = choice.compression()?;
         Ok(Measuring {
             choice,
             split,
             compression,
+            stored_bytes,
         })
     }
 
@@ -98,9 +106,11 @@ impl<'a> Measuring<'a> {
         let held_back = self.weigh(&self.split.held_back, effort)?;
         stop.check()?;
         let (write_ns, read_ns) = self.time(effort, stop)?;
+        // All the pages share one dictionary.
+        let dictionary = self.choice.setting.dictionary_bytes as f64 / self.stored_bytes;
         Ok(Figures {
-            saved_choosing: choosing.saved,
-            saved_held_back: held_back.saved,
+            saved_choosing: choosing.saved - dictionary,
+            saved_held_back: held_back.saved - dictionary,
             ratio: held_back.ratio,
             write_ns,
             read_ns,

@@ -1,7 +1,8 @@
 //! `uzram advise`: which codec, level, unit and pool suit these pages.
 //!
-//! The sample is parted by runs of 64 KiB: one half is for choosing, the other is held back. Every
-//! choice is put through a real store: its memory is the store's own count, on both halves, and its
+//! The sample is parted by runs of 64 KiB: one half is for training a dictionary and for choosing,
+//! with different pages, the other is held back. Every
+//! choice is put through a real store: its memory is the store's own count, and its
 //! cost is that of one 4 KiB page at a random place, also where a larger unit has to be read,
 //! changed and compressed again for it. What is shown was measured on the pages held back.
 //!
@@ -18,6 +19,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::corpus::PAGE_BYTES;
 use crate::error::Result;
 use crate::machine;
 use crate::progress::Progress;
@@ -28,11 +30,13 @@ use measure::{Effort, Figures, Measuring};
 use rule::Outcome;
 use split::Split;
 
-pub use choice::parse_budget;
+pub use choice::{DICTIONARY, parse_budget};
 pub use split::{PAGES_MIN, RUN_PAGES};
 
 /// What a page may cost by default, in and out together: a third of what a fast SSD takes to read one.
 pub const BUDGET: Duration = Duration::from_micros(30);
+/// Fewer pages are not trained on: a megabyte.
+const TRAINING_PAGES_MIN: usize = 256;
 
 /// Pages to advise on.
 #[derive(Clone, Debug)]
@@ -43,6 +47,8 @@ pub struct Sample {
     pub pages: Vec<u8>,
     /// Pages that there are, sampled or not.
     pub pages_total: u64,
+    /// What to type to have [`DICTIONARY`] made from them.
+    pub training: Vec<String>,
 }
 
 /// What to do with them.
@@ -92,16 +98,13 @@ pub fn run(sample: &Sample, options: &Options) -> Result<()> {
     if !report::is_optimised() {
         eprintln!("uzram: WARNING: a build without optimisation; its times mean NOTHING");
     }
-    let settings = choice::settings(options.quick);
+    let mut settings = choice::settings(options.quick);
+    settings.extend(trained(&split));
     let mut trials = Vec::new();
     let cpus = machine::allowed_cpus();
-    let measured = try_all(
-        &split,
-        &settings,
-        Effort::new(options.quick),
-        &stop,
-        &mut trials,
-    );
+    let effort = Effort::new(options.quick);
+    let stored_bytes = sample.pages_total as f64 * PAGE_BYTES as f64;
+    let measured = try_all(&split, stored_bytes, &settings, effort, &stop, &mut trials);
     machine::restrict_to(&cpus)?;
     let stopped = measured.as_ref().err().map(ToString::to_string);
     let advice = Advice::new(sample, &split, trials, options.budget, stopped);
@@ -114,9 +117,24 @@ pub fn run(sample: &Sample, options: &Options) -> Result<()> {
     measured
 }
 
+/// Settings with a dictionary from the pages to train on, if they are enough and have anything in
+/// common.
+fn trained(split: &Split) -> Vec<Setting> {
+    let samples = split.samples();
+    if samples.len() < TRAINING_PAGES_MIN {
+        return Vec::new();
+    }
+    let dictionary = crate::train::dictionary(&samples);
+    dictionary.map_or_else(
+        |_| Vec::new(),
+        |bytes| choice::with_dictionary(&bytes.into()),
+    )
+}
+
 /// Tries every setting at every unit in the default pool, then the best of them in the others.
 fn try_all(
     split: &Split,
+    stored_bytes: f64,
     settings: &[Setting],
     effort: Effort,
     stop: &Stop,
@@ -127,13 +145,12 @@ fn try_all(
         machine::pin_to(cpu)?;
     }
     let pools = uzram::pools();
-    let units = choice::units();
-    let first = settings.len() * units.len();
+    let first: usize = settings.iter().map(|setting| setting.units().count()).sum();
     let mut progress = Progress::new(first + rule::FRONT_MAX * (pools.len() - 1));
     let try_one = |choice: Choice, progress: &mut Progress| -> Result<Trial> {
         stop.check()?;
         progress.at(&choice.to_string(), 0.0);
-        let figures = Measuring::new(&choice, split)?.run(effort, stop)?;
+        let figures = Measuring::new(&choice, split, stored_bytes)?.run(effort, stop)?;
         progress.step();
         let is_on_front = false;
         Ok(Trial {
@@ -143,7 +160,7 @@ fn try_all(
         })
     };
     for setting in settings {
-        for &unit in units {
+        for unit in setting.units() {
             trials.push(try_one(setting.choice(unit, pools[0]), &mut progress)?);
         }
     }

@@ -61,8 +61,11 @@ fn table(advice: &Advice<'_>) -> String {
         advice.trials.len(),
         sentences(advice).join("\n"),
     ));
-    if let Some(command) = command(advice) {
-        text.push_str(&format!("\n  {command}\n"));
+    if let Some(commands) = commands(advice) {
+        text.push('\n');
+        for command in commands {
+            text.push_str(&format!("  {command}\n"));
+        }
     }
     text
 }
@@ -71,7 +74,7 @@ fn table(advice: &Advice<'_>) -> String {
 fn source(advice: &Advice<'_>) -> String {
     let pages = advice.split.pages();
     format!(
-        "{}: {pages} of {} pages, {} of them same-filled; half to choose on, half held back",
+        "{}: {pages} of {} pages, {} of them same-filled; half of them held back from choosing",
         advice.sample.name, advice.sample.pages_total, advice.split.same_filled_pages
     )
 }
@@ -124,11 +127,17 @@ pub(super) fn sentences(advice: &Advice<'_>) -> [String; 2] {
     }
 }
 
-/// The line to type, for a disk that holds all the pages there are.
-fn command(advice: &Advice<'_>) -> Option<String> {
+/// What to type: the disk, of a size for all the pages there are, and before it the dictionary.
+fn commands(advice: &Advice<'_>) -> Option<Vec<String>> {
     let all = advice.sample.pages_total.saturating_mul(PAGE_BYTES as u64);
     let size = all.max(SIZE_MIN_BYTES).checked_next_power_of_two()?;
-    advice.recommended().map(|trial| trial.choice.command(size))
+    let choice = &advice.recommended()?.choice;
+    let mut commands = Vec::new();
+    if choice.setting.dictionary_bytes > 0 {
+        commands.extend(advice.sample.training.iter().cloned());
+    }
+    commands.push(choice.command(size));
+    Some(commands)
 }
 
 /// By what they save, most first: the front, the default, and the best of every setting besides.
@@ -222,7 +231,8 @@ struct Nanoseconds {
 struct Recommendation {
     /// The place in `choices`.
     choice: usize,
-    command: String,
+    /// What to type, a line each; the last one serves.
+    commands: Vec<String>,
 }
 
 fn json(advice: &Advice<'_>) -> Result<String> {
@@ -230,7 +240,7 @@ fn json(advice: &Advice<'_>) -> Result<String> {
         Outcome::Recommended { index, .. } => Some(index),
         Outcome::NotWorthIt { .. } | Outcome::Unfinished => None,
     };
-    let recommendation = index.zip(command(advice));
+    let recommendation = index.zip(commands(advice));
     let document = Document {
         schema: SCHEMA,
         source: Source {
@@ -241,7 +251,8 @@ fn json(advice: &Advice<'_>) -> Result<String> {
         },
         budget_ns: advice.budget.as_nanos() as u64,
         choices: advice.trials.iter().map(row).collect(),
-        recommendation: recommendation.map(|(choice, command)| Recommendation { choice, command }),
+        recommendation: recommendation
+            .map(|(choice, commands)| Recommendation { choice, commands }),
         advice: sentences(advice).join(" "),
         stopped: advice.stopped.as_deref(),
     };
@@ -309,7 +320,7 @@ pub(super) fn report(advice: &Advice<'_>) -> Report {
         headline: Some(Headline {
             title: "Which compression suits these pages?".to_owned(),
             sentence: sentences(advice).join(" "),
-            command: command(advice),
+            command: commands(advice).map(|commands| commands.join("\n")),
         }),
     }
 }
@@ -325,7 +336,7 @@ fn figures(advice: &Advice<'_>, trial: &Trial) -> Vec<Measured> {
     ];
     let measured = rows.into_iter().filter_map(|(metric, unit, spread)| {
         Some(Measured {
-            case: trial.choice.setting.algorithm.clone(),
+            case: "all".to_owned(),
             variant: trial.choice.to_string(),
             metric,
             unit,

@@ -1,4 +1,5 @@
-//! The sample in two halves, by runs: one to choose on, one held back.
+//! The sample in parts, by runs: a half held back, a quarter to choose on, a quarter to train a
+//! dictionary on.
 
 use super::Sample;
 use crate::corpus::PAGE_BYTES;
@@ -13,11 +14,13 @@ const RUN_BYTES: usize = RUN_PAGES * PAGE_BYTES;
 /// A sample, parted.
 #[derive(Clone, Debug)]
 pub(super) struct Split {
-    /// The even runs.
+    /// The first of four runs: seen by nothing but the training.
+    pub(super) training: Vec<u8>,
+    /// The third of four.
     pub(super) choosing: Vec<u8>,
-    /// The odd ones.
+    /// The second and the fourth.
     pub(super) held_back: Vec<u8>,
-    /// Pages of both that repeat one 32-bit word: a store keeps them for nothing, whatever is chosen.
+    /// Pages of all that repeat one 32-bit word: a store keeps them for nothing, whatever is chosen.
     pub(super) same_filled_pages: usize,
 }
 
@@ -31,18 +34,19 @@ impl Split {
             )));
         }
         let runs = sample.pages.chunks_exact(RUN_BYTES);
-        let of = |odd: usize| -> Vec<u8> {
-            let half = runs.clone().skip(odd).step_by(2);
-            half.flatten().copied().collect()
+        let of = |first: usize, step: usize| -> Vec<u8> {
+            let part = runs.clone().skip(first).step_by(step);
+            part.flatten().copied().collect()
         };
-        let (choosing, held_back) = (of(0), of(1));
-        let all = pages_of(&choosing).chain(pages_of(&held_back));
-        let same_filled_pages = all.filter(|page| is_same_filled(page)).count();
-        let split = Split {
-            choosing,
-            held_back,
-            same_filled_pages,
+        let mut split = Split {
+            training: of(0, 4),
+            choosing: of(2, 4),
+            held_back: of(1, 2),
+            same_filled_pages: 0,
         };
+        let all = [&split.training, &split.choosing, &split.held_back];
+        let all = all.into_iter().flat_map(|part| pages_of(part));
+        split.same_filled_pages = all.filter(|page| is_same_filled(page)).count();
         if split.same_filled_pages == split.pages() {
             return Err(Error::Failed(format!(
                 "{}: every page repeats one word; any choice keeps them for nothing",
@@ -52,9 +56,15 @@ impl Split {
         Ok(split)
     }
 
-    /// Pages of both halves.
+    /// Pages of all parts.
     pub(super) fn pages(&self) -> usize {
-        (self.choosing.len() + self.held_back.len()) / PAGE_BYTES
+        (self.training.len() + self.choosing.len() + self.held_back.len()) / PAGE_BYTES
+    }
+
+    /// Pages to train a dictionary on.
+    pub(super) fn samples(&self) -> Vec<&[u8]> {
+        let samples = pages_of(&self.training);
+        samples.filter(|page| !is_same_filled(page)).collect()
     }
 }
 

@@ -153,6 +153,7 @@ fn half_compressible() -> Sample {
         name: "test".to_owned(),
         pages,
         pages_total: PAGES_MIN as u64,
+        training: Vec::new(),
     }
 }
 
@@ -170,7 +171,15 @@ fn a_codec_that_has_learnt_the_pages_by_heart_is_found_out() {
             .filter(|it| it.algorithm == "lz4"),
     );
     let mut trials = Vec::new();
-    try_all(&split, &settings, EFFORT, &Stop::default(), &mut trials).unwrap();
+    try_all(
+        &split,
+        1e9,
+        &settings,
+        EFFORT,
+        &Stop::default(),
+        &mut trials,
+    )
+    .unwrap();
     let planted = &trials[0].figures;
     assert!(planted.saved_choosing > 0.9, "{planted:?}");
     assert!(planted.saved_held_back < 0.01, "{planted:?}");
@@ -184,12 +193,40 @@ fn a_codec_that_has_learnt_the_pages_by_heart_is_found_out() {
     );
 }
 
+/// Or a dictionary would be judged by the pages that it was made of.
+#[test]
+fn no_page_is_in_two_parts() {
+    let pages = (0..PAGES_MIN * 4).flat_map(|n| {
+        let mut page = vec![0; PAGE_BYTES];
+        page[..4].copy_from_slice(&(n as u32 + 1).to_le_bytes());
+        page
+    });
+    let sample = Sample {
+        pages: pages.collect(),
+        ..half_compressible()
+    };
+    let split = Split::of(&sample).unwrap();
+    let numbers = |part: &[u8]| -> Vec<u32> {
+        let pages = split::pages_of(part);
+        pages
+            .map(|page| u32::from_le_bytes(*page.first_chunk().unwrap()))
+            .collect()
+    };
+    let parts = [&split.training, &split.choosing, &split.held_back].map(|part| numbers(part));
+    assert_eq!(parts.each_ref().map(Vec::len), [64, 64, 128]);
+    let mut all = parts.concat();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(1..=256));
+    assert_eq!(parts[1][..2], [33, 34], "runs stay together");
+}
+
 #[test]
 fn what_cannot_be_advised_on_is_said() {
     let of = |pages: Vec<u8>| Sample {
         name: "process 7".to_owned(),
         pages,
         pages_total: 1000,
+        training: Vec::new(),
     };
     let refused = |sample: &Sample| Split::of(sample).unwrap_err().to_string();
     let few = of(vec![1; (PAGES_MIN - 1) * PAGE_BYTES]);
@@ -212,11 +249,20 @@ fn pages_that_are_random_get_no_recommendation() {
         name: "noise".to_owned(),
         pages,
         pages_total: PAGES_MIN as u64,
+        training: Vec::new(),
     };
     let split = Split::of(&sample).unwrap();
     let settings = vec![choice::settings(true).remove(0)];
     let mut trials = Vec::new();
-    try_all(&split, &settings, EFFORT, &Stop::default(), &mut trials).unwrap();
+    try_all(
+        &split,
+        1e9,
+        &settings,
+        EFFORT,
+        &Stop::default(),
+        &mut trials,
+    )
+    .unwrap();
     let advice = Advice::new(&sample, &split, trials, BUDGET, None);
     assert!(
         matches!(advice.outcome, Outcome::NotWorthIt { .. }),
@@ -245,9 +291,9 @@ fn an_interrupted_advice_recommends_nothing() {
         }
     });
     let settings = [choice::settings(true).remove(0), interrupting];
-    let error = try_all(&split, &settings, EFFORT, &stop, &mut trials).unwrap_err();
+    let error = try_all(&split, 1e9, &settings, EFFORT, &stop, &mut trials).unwrap_err();
     assert!(matches!(error, crate::Error::Interrupted));
-    assert_eq!(trials.len(), choice::units().len());
+    assert_eq!(trials.len(), 3);
     let advice = Advice::new(&sample, &split, trials, BUDGET, Some(error.to_string()));
     assert!(advice.recommended().is_none());
     assert!(

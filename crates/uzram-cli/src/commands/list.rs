@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 
-use super::{Disk, StateAt, disks, number, plain, ratio};
+use super::{Disk, StateAt, disks, none, number, plain, ratio};
 use crate::args::ListArgs;
 use crate::failure::Result;
 use crate::output::{Align, bold, columns, print, print_json, warn};
@@ -40,12 +40,13 @@ const HEADER: [(&str, Align); 10] = [
 
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &ListArgs) -> Result {
-    let disks = disks(&state.open_to_ask()?)?;
+    let state = state.open_to_ask()?;
+    let disks = disks(&state)?;
     if args.json {
         return print_json(&disks.iter().map(json).collect());
     }
     if disks.is_empty() {
-        return print("No disk is served. To make one: uzram serve --size 1G\n");
+        return print(none(&state)?);
     }
     let mut rows = vec![HEADER.map(|(title, _)| title.to_owned()).to_vec()];
     for disk in &disks {

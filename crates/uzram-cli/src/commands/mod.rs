@@ -14,7 +14,7 @@ pub mod stat;
 pub mod up;
 mod watch;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use uzram_server::DeviceConfig;
@@ -41,7 +41,7 @@ impl StateAt<'_> {
         Ok(StateDir::open_to_ask(self.path()?)?)
     }
 
-    fn path(self) -> Result<std::path::PathBuf> {
+    fn path(self) -> Result<PathBuf> {
         let Some(path) = self.0 else {
             let xdg = std::env::var_os("XDG_RUNTIME_DIR");
             return Ok(default_path(xdg.as_deref(), own_uid()));
@@ -51,16 +51,9 @@ impl StateAt<'_> {
 }
 
 /// `path` as another process sees it, too.
-fn absolute(option: &str, path: &Path) -> Result<std::path::PathBuf> {
+fn absolute(option: &str, path: &Path) -> Result<PathBuf> {
     std::path::absolute(path)
         .map_err(|e| Failure::Usage(format!("{option} {}: {e}", path.display())))
-}
-
-/// The same, to be sent.
-fn absolute_text(option: &str, path: &Path) -> Result<String> {
-    let path = absolute(option, path)?.into_os_string();
-    path.into_string()
-        .map_err(|path| Failure::Usage(format!("{option} {}: must be UTF-8", path.display())))
 }
 
 /// Codec parameters whose dictionary is found from the server's directory, too.
@@ -79,11 +72,14 @@ fn with_absolute_files(parameters: &str) -> String {
 impl DeviceArgs {
     /// The options as the server's table of them names them.
     pub fn options(&self) -> Result<Vec<(&'static str, String)>> {
-        let path = |option, path: &Option<std::path::PathBuf>| match path {
-            Some(path) => absolute_text(option, path).map(Some),
-            None => Ok(None),
+        let path = |option: &str, path: &Option<PathBuf>| {
+            let path = path.as_ref().map(|path| absolute(option, path));
+            let path = path.transpose()?.map(PathBuf::into_os_string);
+            let text = path.map(std::ffi::OsString::into_string).transpose();
+            text.map_err(|path| {
+                Failure::Usage(format!("{option} {}: must be UTF-8", path.display()))
+            })
         };
-        let socket = path("--socket", &self.socket)?;
         let yes = |flag: bool| flag.then(|| "yes".to_owned());
         let given = [
             ("size", self.size.clone()),
@@ -99,9 +95,16 @@ impl DeviceArgs {
             ("mem-limit", self.mem_limit.clone()),
             ("unit", self.unit.clone()),
             ("checksum", yes(self.checksum)),
-            ("socket", socket),
+            ("socket", path("--socket", &self.socket)?),
             ("listen", self.listen.clone()),
             ("insecure", yes(self.insecure)),
+            ("tls-cert", path("--tls-cert", &self.tls_cert)?),
+            ("tls-key", path("--tls-key", &self.tls_key)?),
+            (
+                "tls-client-ca",
+                path("--tls-client-ca", &self.tls_client_ca)?,
+            ),
+            ("tls-required", yes(self.tls_required)),
             ("for-swap", yes(self.for_swap)),
             ("attach", self.attach.map(|attach| attach.name().to_owned())),
         ];
@@ -152,6 +155,14 @@ pub fn disks(state: &StateDir) -> Result<Vec<Disk>> {
         });
     }
     Ok(disks)
+}
+
+/// What is said where there is no disk: a server may be waiting for some.
+fn none(state: &StateDir) -> Result<&'static str> {
+    Ok(match state.servers()?.is_empty() {
+        true => "No disk is served. To make one: uzram serve --size 1G\n",
+        false => "No disk is served. To make one: uzram add --size 1G\n",
+    })
 }
 
 /// The attributes of the disk `name`.

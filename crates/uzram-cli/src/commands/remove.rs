@@ -11,6 +11,12 @@ use crate::output::print;
 pub fn run(state: StateAt<'_>, args: &RemoveArgs) -> Result {
     let entry = find(&state.open_to_ask()?, &args.name)?;
     let name = args.name.clone();
-    done(&entry, &Request::Remove { name })?;
+    done(
+        &entry,
+        &Request::Remove {
+            name,
+            force: args.force,
+        },
+    )?;
     print(&format!("{} is gone.\n", args.name))
 }

@@ -5,7 +5,7 @@ use uzram_server::attributes::{Attribute, Group, Measure, TABLE, find, raw_line}
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 
-use super::{StateAt, disk, disks, plain, ratio, watch};
+use super::{StateAt, disk, disks, none, plain, ratio, watch};
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{Align, bold, columns, print, print_json};
@@ -34,7 +34,7 @@ pub fn run(state: StateAt<'_>, args: &StatArgs) -> Result {
         return raw(&devices);
     }
     if devices.is_empty() {
-        return print("No disk is served. To make one: uzram serve --size 1G\n");
+        return print(none(&state)?);
     }
     print(&devices.iter().map(table).collect::<Vec<_>>().join("\n"))
 }

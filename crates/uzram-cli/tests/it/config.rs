@@ -105,7 +105,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ),
         (
             "[d]\nswap-priority = 100\n",
-            "makes no swap area; remove the line, and attach",
+            "makes no swap area; remove the line, and use uzram up --swap",
         ),
         ("[d]\nmount-point = \"/mnt\"\n", "mounts nothing"),
         ("[d]\nfs-type = \"ext4\"\n", "mounts nothing"),
@@ -247,6 +247,8 @@ fn a_file_without_disks_makes_a_server_that_waits_for_some() {
         "{}",
         served.said
     );
+    let none = home.run(&["list"]).stdout;
+    assert!(none.contains("uzram add --size 1G"), "{none}");
     assert_eq!(home.run(&["add", "--size", "1M"]).status, 0);
     assert_eq!(
         home.json(&["stat", "uzram0", "--json"])["pid"],

@@ -448,6 +448,69 @@ fn a_server_holds_many_disks_that_come_and_go() {
 }
 
 #[test]
+fn who_uses_a_disk_is_named_and_can_be_hung_up_on() {
+    let home = Home::new();
+    let socket = home.dir.path().join("both.sock");
+    let path = socket.to_str().unwrap();
+    let _served = home.serve(&["--size", "1M", "--name", "a", "--socket", path]);
+    assert_eq!(
+        home.run(&["add", "--size", "1M", "--name", "b", "--socket", path])
+            .status,
+        0
+    );
+    assert_eq!(
+        home.run(&[
+            "add",
+            "--size",
+            "1M",
+            "--name",
+            "c",
+            "--listen",
+            "127.0.0.1:0"
+        ])
+        .status,
+        0
+    );
+    let mut a = NbdClient::connect(&socket, "a").unwrap();
+    let mut b = NbdClient::connect(&socket, "b").unwrap();
+    let own = std::process::id();
+    let said = format!("a: 1 client is connected (process {own}); disconnect it first");
+    home.run(&["remove", "a"]).refused(1, &said);
+    let more: Vec<_> = (0..3)
+        .map(|_| NbdClient::connect(&socket, "a").unwrap())
+        .collect();
+    home.run(&["remove", "a"])
+        .refused(1, &format!("4 clients are connected (process {own})"));
+
+    let uri = home.json(&["stat", "c", "--json"])["endpoint"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let address = uri
+        .trim_start_matches("nbd://")
+        .trim_end_matches("/c")
+        .to_owned();
+    let mut tcp = std::net::TcpStream::connect(address).unwrap();
+    tcp.read_exact(&mut [0; 18]).unwrap();
+    std::io::Write::write_all(&mut tcp, b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01c").unwrap();
+    tcp.read_exact(&mut [0; 10]).unwrap();
+    let peer = tcp.local_addr().unwrap();
+    home.run(&["remove", "c"])
+        .refused(1, &format!("c: 1 client is connected ({peer})"));
+
+    assert_eq!(home.run(&["remove", "a", "--force"]).stdout, "a is gone.\n");
+    assert_eq!(a.stream.read(&mut [0]).unwrap_or(0), 0, "hung up");
+    assert_eq!(
+        b.write(0, &page(2)).unwrap(),
+        0,
+        "others at the same socket go on"
+    );
+    drop(more);
+    home.run(&["remove", "a", "--force"])
+        .refused(1, "no disk \"a\"");
+}
+
+#[test]
 fn a_disk_is_added_to_the_server_that_is_meant() {
     let home = Home::new();
     home.run(&["add", "--size", "1M"])

@@ -20,4 +20,6 @@ mod sandbox;
 mod service;
 mod set;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod up;

@@ -4,6 +4,8 @@ use std::io::{Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use crate::support::PATIENCE;
+
 const WRITE: u16 = 1;
 const READ: u16 = 0;
 const EXPORT_NAME: u32 = 1;
@@ -15,6 +17,8 @@ pub struct NbdClient {
 impl NbdClient {
     pub fn connect(socket: &Path, export: &str) -> Result<NbdClient> {
         let mut stream = UnixStream::connect(socket)?;
+        // A socket that nobody serves any more takes connections as long as somebody holds it.
+        stream.set_read_timeout(Some(PATIENCE))?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..8], b"NBDMAGIC");

@@ -134,6 +134,7 @@ mod context;
 mod endpoint;
 mod export;
 mod handshake;
+mod peer;
 mod server;
 mod session;
 mod socket;
@@ -147,6 +148,7 @@ use std::time::Duration;
 pub use endpoint::{Endpoint, SOCKET_PATH_BYTES_MAX};
 pub use export::{DESCRIPTION_BYTES_MAX, Export, Exports, NAME_BYTES_MAX};
 pub use handshake::{OPTION_DATA_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
+pub use peer::Peer;
 pub use server::{Server, ServerHandle};
 pub use session::Session;
 #[cfg(feature = "tls")]

@@ -17,6 +17,7 @@ use super::connection::Connection;
 use super::endpoint::{Endpoint, Listener};
 use super::export::Exports;
 use super::handshake::{Agreement, Handshake, Security, Step};
+use super::peer::Peer;
 use super::socket::{Received, Socket};
 use super::tls::Tls;
 use super::wire;
@@ -34,7 +35,7 @@ const HANDSHAKE_CHUNK_BYTES: usize = 4096;
 /// A server that is bound to its endpoint and not yet serving: clients can connect and wait.
 #[derive(Debug)]
 pub struct Server {
-    shared: Shared,
+    shared: Box<Shared>,
 }
 
 /// A running server. Dropping it shuts down without waiting for requests under way.
@@ -63,9 +64,17 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Clients {
     sockets: HashMap<u64, Arc<Socket>>,
+    /// Of them, those that are past the handshake.
+    users: HashMap<u64, User>,
     /// Of them, those that are only told that the server is full.
     refused: usize,
     next_id: u64,
+}
+
+#[derive(Debug)]
+struct User {
+    export: String,
+    peer: Peer,
 }
 
 impl Server {
@@ -104,6 +113,7 @@ impl Server {
             clients: Mutex::default(),
             client_left: Condvar::new(),
         };
+        let shared = Box::new(shared);
         Ok(Server { shared })
     }
 
@@ -133,7 +143,7 @@ impl Server {
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
     pub fn spawn(self) -> Result<ServerHandle> {
-        let server = Arc::new(self.shared);
+        let server = Arc::<Shared>::from(self.shared);
         let shared = Arc::clone(&server);
         let acceptor = thread::Builder::new()
             .name("nbd-accept".to_owned())
@@ -163,6 +173,24 @@ impl ServerHandle {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.clients().served()
+    }
+
+    /// Who uses the export `name` now.
+    #[must_use]
+    pub fn peers(&self, name: &str) -> Vec<Peer> {
+        let clients = self.shared.clients();
+        let users = clients.users.values().filter(|user| user.export == name);
+        users.map(|user| user.peer).collect()
+    }
+
+    /// Hangs up on those who use the export `name` now. Their requests under way are carried out and
+    /// not answered; others, and those who come later, are not affected.
+    pub fn disconnect(&self, name: &str) {
+        let clients = self.shared.clients();
+        let users = clients.users.iter().filter(|(_, user)| user.export == name);
+        for socket in users.filter_map(|(id, _)| clients.sockets.get(id)) {
+            socket.abort();
+        }
     }
 
     /// Stops accepting, stops receiving, lets requests under way finish and be answered for at most
@@ -274,6 +302,7 @@ enum Admission {
 
 /// Starts the thread of a new client, if there is room for one.
 fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
+    let peer = Peer::of(&fd);
     let socket = Arc::new(Socket::new(fd, shared.limits.request_timeout));
     if matches!(shared.listener.endpoint, Endpoint::Tcp(_)) {
         socket.tune_tcp();
@@ -300,6 +329,7 @@ fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
         shared: Arc::clone(shared),
         id,
         is_refused,
+        peer,
         socket,
     };
     let name = format!("nbd-{id}");
@@ -318,12 +348,18 @@ struct Client {
     shared: Arc<Shared>,
     id: u64,
     is_refused: bool,
+    peer: Peer,
     socket: Arc<Socket>,
 }
 
 impl Client {
     fn run(self, handshake: Handshake, name: &str) {
         if let Some((agreement, received)) = self.shake_hands(handshake) {
+            let (export, peer) = (agreement.lease.export.name.clone(), self.peer);
+            self.shared
+                .clients()
+                .users
+                .insert(self.id, User { export, peer });
             let (socket, budget) = (Arc::clone(&self.socket), Arc::clone(&self.shared.budget));
             let limits = self.shared.limits;
             Connection::serve(socket, agreement, limits, budget, name, &received);
@@ -382,6 +418,7 @@ impl Drop for Client {
     fn drop(&mut self) {
         let mut clients = self.shared.clients();
         clients.sockets.remove(&self.id);
+        clients.users.remove(&self.id);
         clients.refused -= usize::from(self.is_refused);
         drop(clients);
         self.shared.client_left.notify_all();

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use uzram::{BlockDevice, Store, Unit, Zram};
+use uzram::{BlockDevice, Compression, Store, Unit, Zram};
 use uzram_frontends::nbd::{Endpoint, Exports, Limits, Server};
 
 use crate::chunks::Chunked;
@@ -12,6 +12,7 @@ use crate::client::{
     self, CACHE, Client, FAST_ZERO, FLUSH, FUA, NO_HOLE, READ, TRIM, WRITE, WRITE_ZEROES,
 };
 use crate::device::Bytes;
+use crate::runs::Runs;
 use crate::{Served, export};
 
 const SIZE: u64 = 768 << 10;
@@ -57,6 +58,26 @@ fn compressed_memory_over_a_unix_socket() {
                 Chunked::go(client::unix(&served.path()), "disk", extended, &[])
             });
         }
+    }
+}
+
+/// A codec of the library's user, as it is named and handed over.
+#[test]
+fn a_codec_of_the_users_over_a_unix_socket() {
+    for unit in [4096, 65536] {
+        let size = Unit::new(unit).unwrap();
+        let compression = Compression::with_codec(Box::new(Runs::default()), size).unwrap();
+        let builder = Store::builder().size(SIZE).compression(compression);
+        let zram = Arc::new(Zram::new(builder.algorithm("runs").build().unwrap()));
+        let served = Served::new(Arc::clone(&zram) as Arc<dyn BlockDevice>);
+        conform(unit, || served.connect());
+        let long_runs: Vec<u8> = (0..SIZE as usize / 2).map(|at| (at / 100) as u8).collect();
+        let mut client = served.connect();
+        assert_eq!(client.write(0, 0, &long_runs), 0);
+        assert!(client.read(0, long_runs.len()) == Ok(long_runs));
+        let stats = zram.store().stats();
+        assert_eq!(zram.store().algorithm(), "runs");
+        assert!(stats.compr_data_size_bytes < stats.orig_data_size_bytes);
     }
 }
 

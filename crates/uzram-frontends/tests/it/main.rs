@@ -13,7 +13,10 @@ mod endpoint;
 mod faults;
 mod handshake;
 mod ordering;
+mod patience;
 mod programs;
+#[path = "../../../uzram/tests/it/runs.rs"]
+mod runs;
 mod shutdown;
 mod structured;
 #[cfg(feature = "tls")]

@@ -67,10 +67,10 @@ const REFUSED_KEYS: [(&str, &str); 9] = [
     ),
 ];
 
-const NO_SWAP: &str = "a server makes no swap area; remove the line, and attach the disk with \
-                       nbd-client, mkswap and swapon -p where the kernel has nbd";
-const NO_MOUNT: &str = "a server mounts nothing; remove the line, and attach the disk with \
-                        nbd-client, mkfs and mount where the kernel has nbd";
+const NO_SWAP: &str = "a server makes no swap area; remove the line, and use uzram up --swap \
+                       --priority N";
+const NO_MOUNT: &str = "a server mounts nothing; remove the line, and use uzram up --mount DIR --fs \
+                        ext4";
 
 /// A configuration, checked.
 #[derive(Debug, Default)]

@@ -65,6 +65,9 @@ pub enum Request {
     Remove {
         /// Its name.
         name: String,
+        /// Whether clients are hung up on first.
+        #[serde(default)]
+        force: bool,
     },
 }
 

@@ -1,5 +1,5 @@
-//! Laws that every codec obeys, instantiated for each entry of the table, and once more with a
-//! dictionary for those that take one.
+//! Laws that every codec obeys, instantiated for each entry of the table, once more with a dictionary for
+//! those that take one, and for a codec as a library's user may write it.
 //!
 //! `UZRAM_CORPORA`, a list of files separated by colons, adds real pages to the round trips.
 
@@ -23,8 +23,12 @@ fn each(mut law: impl FnMut(&Compression)) {
         for name in TAKE_DICTIONARIES {
             law(&with_dictionary(name, &dictionary(1), unit));
         }
+        law(&Compression::with_codec(Box::new(runs::Runs::default()), unit).unwrap());
     }
 }
+
+#[path = "../../tests/it/runs.rs"]
+mod runs;
 
 /// The codecs that take a dictionary.
 #[cfg(feature = "c-codecs")]

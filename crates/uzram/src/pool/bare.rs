@@ -14,6 +14,9 @@ use crate::sync::Arc;
 /// How often an insertion grows the pool before it gives up, as a write of the store does.
 const GROWTHS_MAX: usize = 64;
 
+/// Times that blocks are chosen to be emptied, as the store does.
+const ROUNDS_MAX: usize = 256;
+
 /// Blocks that are emptied at once, as the store does.
 const VICTIMS_MAX: usize = 4096;
 
@@ -84,9 +87,9 @@ impl BarePool {
         self.pool.maintain()
     }
 
-    /// Gives all memory without objects back to the system, the spare and parts of huge pages included.
+    /// Gives memory without objects back to the system, the spare included; of huge pages, whole ones.
     pub fn trim(&self) {
-        self.pool.trim(Parts::Too);
+        self.pool.trim(Parts::Stay);
     }
 }
 
@@ -121,22 +124,27 @@ impl Objects {
     }
 
     /// Moves the objects together, as the store's compaction does, where the pool has no others, until
-    /// no block becomes free; returns how many pages did. [`BarePool::trim`] then gives them back.
+    /// that makes no memory free; gives the memory back, parts of huge pages too, and returns how many
+    /// pages became free.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] at the limit, [`ErrorKind::NoMemory`]: some objects have moved.
     pub fn compact(&mut self) -> Result<usize> {
         let mut pages = 0;
-        loop {
+        for _ in 0..ROUNDS_MAX {
+            let before_bytes = self.pool.stats().used_bytes;
             let victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
             let moved = self.empty(&victims);
             let gone = victims.reopen(&*self.pool);
             pages += gone;
             moved?;
-            if gone == 0 {
-                return Ok(pages);
+            // A pool may find victims for ever whose objects only change places.
+            if self.pool.stats().used_bytes >= before_bytes {
+                break;
             }
         }
+        self.pool.trim(Parts::Too);
+        Ok(pages)
     }
 
     fn empty(&mut self, victims: &Victims) -> Result<()> {
@@ -183,4 +191,40 @@ fn insert(pool: &dyn Pool, bytes: &[u8]) -> Result<Handle> {
         ErrorKind::NoMemory,
         "no memory for an object; free some",
     ))
+}
+
+#[cfg(all(test, not(uzram_shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Objects of a store that lost every second one: moving them ends, and takes no more memory.
+    #[test]
+    fn compaction_ends_when_it_gains_nothing() {
+        const COUNT: usize = 12_000;
+        for name in crate::pool::pools() {
+            let pool = BarePool::new(name, Unit::DEFAULT, 256 << 20, 0).unwrap();
+            let mut objects = pool.objects(COUNT);
+            let size = |place: usize| 100 + place.wrapping_mul(2_654_435_761) % 2500;
+            let content = |place: usize| vec![place as u8; size(place)];
+            for place in 0..COUNT {
+                objects.insert(place, &content(place)).unwrap();
+            }
+            let is_kept = |place: usize| place.wrapping_mul(0x9e37_79b9) >> 9 & 1 == 0;
+            for place in (0..COUNT).filter(|place| !is_kept(*place)) {
+                objects.remove(place);
+            }
+            let before = pool.stats();
+            let pages = objects.compact().unwrap();
+            let after = pool.stats();
+            let used_pages = before.used_bytes / 4096;
+            assert!(
+                pages as u64 <= 2 * used_pages,
+                "{name}: {pages} of {used_pages}"
+            );
+            assert!(after.used_bytes < before.used_bytes, "{name}: {after:?}");
+            for place in (0..COUNT).filter(|place| is_kept(*place)) {
+                assert_eq!(objects.bytes(place).unwrap(), content(place), "{name}");
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ mod write;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::codec::Compression;
+use crate::codec::{Compression, Parameters};
 use crate::config::{StoreBuilder, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{PageIndex, PageState, Unit, Zeroing};
@@ -148,6 +148,12 @@ impl Store {
     #[must_use]
     pub fn algorithm(&self) -> &str {
         self.compression.codec().name()
+    }
+
+    /// The codec's parameters, where they differ from its defaults.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        self.compression.parameters()
     }
 
     /// The pool's name.

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use uzram::{
     Codec, Compression, Compressor, Decompress, DecompressShared, Decompressor, Error, ErrorKind,
@@ -11,82 +11,7 @@ use uzram::{
 
 use crate::pages::{Rng, compressible, noise, same_filled};
 use crate::races::race_on_store;
-
-/// Run lengths, padded to 8 bytes. Noise expands to exactly two units. Decoding keeps state, which
-/// notices when two threads are in it.
-#[derive(Clone, Default)]
-struct Runs {
-    compressors: Arc<AtomicUsize>,
-    decompressors: Arc<AtomicUsize>,
-}
-
-struct RunsState {
-    inside: AtomicBool,
-    scratch: Vec<u8>,
-}
-
-impl RunsState {
-    fn new() -> RunsState {
-        RunsState {
-            inside: AtomicBool::new(false),
-            scratch: Vec::new(),
-        }
-    }
-
-    fn alone<T>(&mut self, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        assert!(!self.inside.swap(true, Ordering::SeqCst), "state is shared");
-        self.scratch.clear();
-        let done = work(&mut self.scratch);
-        self.inside.store(false, Ordering::SeqCst);
-        done
-    }
-}
-
-impl Codec for Runs {
-    fn name(&self) -> &str {
-        "runs"
-    }
-
-    fn compressor(&self, _unit: Unit) -> Result<Box<dyn Compressor>> {
-        self.compressors.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(RunsState::new()))
-    }
-
-    fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
-        self.decompressors.fetch_add(1, Ordering::Relaxed);
-        Ok(Decompressor::Stateful(Box::new(RunsState::new())))
-    }
-}
-
-impl Compressor for RunsState {
-    fn compress(&mut self, source: &[u8], destination: &mut [u8]) -> Option<usize> {
-        self.alone(|pairs| {
-            for run in source.chunk_by(|a, b| a == b) {
-                for part in run.chunks(255) {
-                    pairs.extend_from_slice(&[part.len() as u8, part[0]]);
-                }
-            }
-            pairs.resize(pairs.len().next_multiple_of(8), 0);
-            destination[..pairs.len()].copy_from_slice(pairs);
-            Some(pairs.len())
-        })
-    }
-}
-
-impl Decompress for RunsState {
-    fn decompress(&mut self, source: &[u8], destination: &mut [u8]) -> Result<(), Malformed> {
-        self.alone(|page| {
-            for pair in source.chunks_exact(2) {
-                page.resize(page.len() + usize::from(pair[0]), pair[1]);
-            }
-            if page.len() != destination.len() {
-                return Err(Malformed);
-            }
-            destination.copy_from_slice(page);
-            Ok(())
-        })
-    }
-}
+use crate::runs::{Runs, RunsState};
 
 fn store_with(codec: impl Codec + 'static) -> Store {
     let compression = Compression::with_codec(Box::new(codec), Unit::DEFAULT).unwrap();

@@ -28,4 +28,5 @@ mod memory;
 mod model;
 mod pages;
 mod races;
+mod runs;
 mod spare;

@@ -195,20 +195,22 @@ fn claims(claims: &[Claim]) -> Markup {
     }
 }
 
-/// The charts that take a whole line of a large screen, and the others. Where a block has figures in
-/// two dimensions, bars of each dimension would only say it again.
+/// The charts that take a whole line of a large screen, and the others. Of metrics that are shown in
+/// two dimensions, bars would only say it again.
 fn charts(block: &Block) -> (Vec<Chart>, Vec<Chart>) {
     let tradeoffs = block.tradeoffs.iter();
     let wide = tradeoffs.filter_map(|tradeoff| plots::tradeoff(block, tradeoff));
     let mut narrow = strips::ratios(block);
     let (series, in_a_line) = series::of_block(block);
     narrow.extend(series.iter().map(plots::lines));
-    if block.tradeoffs.is_empty() {
-        let lines = in_a_line.iter().zip(&block.results);
-        let left = lines.filter(|(in_a_line, _)| !**in_a_line);
-        let left: Vec<&Measured> = left.map(|(_, measured)| measured).collect();
-        narrow.extend(strips::amounts(&left));
-    }
+    let traded = |measured: &Measured| {
+        let mut metrics = block.tradeoffs.iter().flat_map(|one| [one.across, one.up]);
+        metrics.any(|metric| metric == measured.metric)
+    };
+    let lines = in_a_line.iter().zip(&block.results);
+    let left = lines.filter(|(in_a_line, measured)| !**in_a_line && !traded(measured));
+    let left: Vec<&Measured> = left.map(|(_, measured)| measured).collect();
+    narrow.extend(strips::amounts(&left));
     narrow.truncate(CHARTS_MAX);
     (wide.collect(), narrow)
 }

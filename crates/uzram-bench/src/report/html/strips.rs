@@ -12,8 +12,8 @@ use crate::report::{Aim, Block, Measured, Ratio};
 use crate::sample::Spread;
 use crate::suite::SUBJECT;
 
-/// Rows of one chart at most; what is beyond stands in the table.
-const ROWS_MAX: usize = 60;
+/// Rows of one chart at most: about a screen.
+const ROWS_MAX: usize = 36;
 
 /// One row: what is drawn, and what is written beside it.
 struct Row {
@@ -31,7 +31,8 @@ struct Group {
     rows: Vec<Row>,
 }
 
-/// Bars from zero: one chart for each metric that has more than one figure.
+/// Bars from zero: one chart for each metric that has more than one figure; one for each case where
+/// that would be more rows than can be seen at once.
 pub(super) fn amounts(results: &[&Measured]) -> Vec<Chart> {
     let mut metrics: Vec<(&str, &str)> = Vec::new();
     for measured in results {
@@ -40,32 +41,48 @@ pub(super) fn amounts(results: &[&Measured]) -> Vec<Chart> {
             metrics.push(metric);
         }
     }
-    let charts = metrics.into_iter().filter_map(|(metric, unit)| {
+    let charts = metrics.into_iter().flat_map(|(metric, unit)| {
         let of_metric = |of: &&Measured| (of.metric, of.unit) == (metric, unit);
         let figures: Vec<&Measured> = results.iter().copied().filter(of_metric).collect();
-        if figures.len() < 2 {
-            return None;
+        match figures.len() {
+            0..=1 => Vec::new(),
+            2..=ROWS_MAX => vec![amounts_chart(super::words(metric), unit, &figures)],
+            _ => by_case(metric, unit, &figures),
         }
-        let (low, high) = range(figures.iter().map(|measured| measured.spread));
-        let axis = Axis::for_bars(low, high);
-        let base = (!axis.is_logarithmic()).then_some(0.0);
-        let better = match Better::of_unit(unit) {
-            Some(Better::Less) => ", less is better",
-            Some(Better::More) => ", more is better",
-            None => "",
-        };
-        let scale = if axis.is_logarithmic() {
-            "; logarithmic"
-        } else {
-            ""
-        };
-        Some(Chart {
-            title: super::words(metric),
-            subtitle: format!("{unit}{better}{scale}"),
-            body: strips(&grouped(&figures), &axis, base, "amounts"),
-        })
     });
     charts.collect()
+}
+
+/// A chart for each case that is not too long for one either.
+fn by_case(metric: &str, unit: &str, figures: &[&Measured]) -> Vec<Chart> {
+    let cases = figures.chunk_by(|one, other| one.case == other.case);
+    let short = cases.filter(|figures| (2..=ROWS_MAX).contains(&figures.len()));
+    let charts = short.map(|figures| {
+        let title = format!("{}, {}", case_label(&figures[0].case), super::words(metric));
+        amounts_chart(title, unit, figures)
+    });
+    charts.collect()
+}
+
+fn amounts_chart(title: String, unit: &str, figures: &[&Measured]) -> Chart {
+    let (low, high) = range(figures.iter().map(|measured| measured.spread));
+    let axis = Axis::for_bars(low, high);
+    let base = (!axis.is_logarithmic()).then_some(0.0);
+    let better = match Better::of_unit(unit) {
+        Some(Better::Less) => ", less is better",
+        Some(Better::More) => ", more is better",
+        None => "",
+    };
+    let scale = if axis.is_logarithmic() {
+        "; logarithmic"
+    } else {
+        ""
+    };
+    Chart {
+        title,
+        subtitle: format!("{unit}{better}{scale}"),
+        body: strips(&grouped(figures), &axis, base, "amounts"),
+    }
 }
 
 /// Bars from one: one chart for each pair of sides and metric.
@@ -149,7 +166,7 @@ fn grouped(figures: &[&Measured]) -> Vec<Group> {
         .any(|figure| figure.variant != figures[0].variant);
     let mut groups: Vec<Group> = Vec::new();
     let mut last = None;
-    for figure in figures.iter().take(ROWS_MAX) {
+    for figure in figures {
         let row = |label: &str| Row {
             label: label.to_owned(),
             spread: figure.spread,

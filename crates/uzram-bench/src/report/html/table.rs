@@ -11,7 +11,7 @@ pub(super) fn figures(block: &Block) -> Markup {
     if block.results.is_empty() {
         return html! {};
     }
-    if !block.tradeoffs.is_empty() {
+    if !block.tradeoffs.is_empty() && block.ratios.is_empty() {
         return by_variant(block);
     }
     let columns = Columns::of(block);

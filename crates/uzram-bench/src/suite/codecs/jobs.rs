@@ -145,28 +145,29 @@ fn cell(sides: &mut [Vec<Job>; 2], test: &Test, options: &Options) -> Result<[Se
 
 /// All jobs at once, in nanoseconds from the first one's start to the last one's end.
 fn slice(jobs: &mut [Job], test: &Test, walks: usize) -> Result<f64> {
-    let start = Barrier::new(jobs.len() + 1);
-    let (elapsed, done) = thread::scope(|scope| {
+    let start = Barrier::new(jobs.len());
+    let spans: Option<Vec<(Instant, Instant)>> = thread::scope(|scope| {
         let workers: Vec<_> = jobs
             .iter_mut()
             .map(|job| {
                 let start = &start;
                 scope.spawn(move || {
                     start.wait();
-                    job.run(test, walks)
+                    let started = Instant::now();
+                    job.run(test, walks)?;
+                    Some((started, Instant::now()))
                 })
             })
             .collect();
-        start.wait();
-        let started = Instant::now();
-        let done = workers
-            .into_iter()
-            .all(|worker| worker.join().ok().flatten().is_some());
-        (started.elapsed(), done)
+        let spans = workers.into_iter().map(|worker| worker.join().ok()?);
+        spans.collect()
     });
-    match done {
-        true => Ok(elapsed.as_nanos() as f64),
-        false => Err(Error::Failed("a job's page does not come back".to_owned())),
+    let spans = spans.unwrap_or_default();
+    let first = spans.iter().map(|(started, _)| *started).min();
+    let last = spans.iter().map(|(_, ended)| *ended).max();
+    match first.zip(last) {
+        Some((first, last)) => Ok((last - first).as_nanos() as f64),
+        None => Err(Error::Failed("a job's page does not come back".to_owned())),
     }
 }
 

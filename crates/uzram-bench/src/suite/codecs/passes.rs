@@ -1,5 +1,6 @@
 //! Passes over a corpus: contenders take turns of [`TURN_PAGES`] pages, another one first in each, and
-//! every page is timed by itself.
+//! every page is timed by itself. Means are of whole turns, less the time in which something else had the
+//! CPU by the kernel's count; percentiles are of what the clock showed for pages.
 //!
 //! A page is decompressed half a corpus after it was compressed, so that its compressed form is as cold
 //! as the corpus is large. Pages that do not get smaller are copied back, as a store would.
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::contender::Contender;
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::machine::Stopwatch;
+use crate::machine::{Lap, Stopwatch};
 use crate::sample::Series;
 use crate::stop::Stop;
 
@@ -86,28 +87,31 @@ impl<'a> Passes<'a> {
     pub(super) fn run(&mut self, stop: &Stop) -> Result<()> {
         let turns = self.pages.len().div_ceil(TURN_PAGES);
         let lanes = self.lanes.len();
-        let mut compress = vec![Vec::with_capacity(self.pages.len()); lanes];
+        let mut compress = vec![Turns::default(); lanes];
         let mut decompress = compress.clone();
         for turn in 0..turns {
             stop.check()?;
             for nth in 0..lanes {
                 let lane = (nth + turn) % lanes;
-                let stopwatch = Stopwatch::start();
-                let range = turn * TURN_PAGES..;
-                let pages = self.pages[range].iter().take(TURN_PAGES);
-                self.lanes[lane].compress(pages.copied(), &mut compress[lane]);
+                let pages = self.pages[turn * TURN_PAGES..].iter().take(TURN_PAGES);
+                let pages: Vec<&[u8]> = pages.copied().collect();
                 let far = (turn + turns / 2) % turns * TURN_PAGES;
-                self.lanes[lane].decompress(far, &mut decompress[lane])?;
-                let lap = stopwatch.stop();
-                self.measured += lap.elapsed;
-                self.waited += lap.waited;
+                let one = &mut self.lanes[lane];
+                let laps = [
+                    compress[lane].take(|times| {
+                        one.compress(&pages, times);
+                        Ok(())
+                    })?,
+                    decompress[lane].take(|times| one.decompress(far, times))?,
+                ];
+                for lap in laps {
+                    self.measured += lap.elapsed;
+                    self.waited += lap.waited;
+                }
             }
         }
-        for (figures, (compress, decompress)) in self
-            .figures
-            .iter_mut()
-            .zip(compress.iter_mut().zip(&mut decompress))
-        {
+        let times = compress.into_iter().zip(decompress);
+        for (figures, (compress, decompress)) in self.figures.iter_mut().zip(times) {
             figures.compress.push(compress, self.clock_ns);
             figures.decompress.push(decompress, self.clock_ns);
         }
@@ -160,7 +164,7 @@ impl Lane {
         Ok(lane)
     }
 
-    fn compress<'p>(&mut self, pages: impl Iterator<Item = &'p [u8]>, times: &mut Vec<u64>) {
+    fn compress(&mut self, pages: &[&[u8]], times: &mut Vec<u64>) {
         for page in pages {
             let started = Instant::now();
             let length = self.contender.compress(black_box(page), &mut self.packed);
@@ -198,16 +202,38 @@ impl Lane {
     }
 }
 
+/// A contender's turns of one pass in one direction.
+#[derive(Clone, Default)]
+struct Turns {
+    /// Of each page, by the clock.
+    times_ns: Vec<u64>,
+    /// Of all turns, without what others took of the CPU.
+    own: Duration,
+}
+
+impl Turns {
+    fn take(&mut self, work: impl FnOnce(&mut Vec<u64>) -> Result<()>) -> Result<Lap> {
+        let stopwatch = Stopwatch::start();
+        work(&mut self.times_ns)?;
+        let lap = stopwatch.stop();
+        self.own += lap.own();
+        Ok(lap)
+    }
+}
+
 impl Times {
-    /// Adds a pass's times.
-    fn push(&mut self, times: &mut [u64], clock_ns: f64) {
-        times.sort_unstable();
+    /// Adds a pass.
+    fn push(&mut self, mut turns: Turns, clock_ns: f64) {
+        turns.times_ns.sort_unstable();
         let own = |ns: f64| (ns - clock_ns).max(0.0);
-        let at = |part: f64| own(times[((times.len() - 1) as f64 * part) as usize] as f64);
+        let last = turns.times_ns.len() - 1;
+        let at = |part: f64| own(turns.times_ns[(last as f64 * part) as usize] as f64);
         self.p50.push(at(0.5));
         self.p99.push(at(0.99));
-        let sum: u64 = times.iter().sum();
-        self.mean.push(own(sum as f64 / times.len() as f64));
+        let pages = turns.times_ns.len() as f64;
+        // A page's time holds one look at the clock, a turn two for each page.
+        self.mean
+            .push(own(turns.own.as_nanos() as f64 / pages - clock_ns));
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
             ..Block::default()
         });
         for connections in CONNECTIONS {
-            let mut lines = Lines::start(options, &peers, &workload, connections)?;
+            let mut lines = Lines::start(options, &peers, &workload, connections, &mut progress)?;
             for direction in [Direction::Write, Direction::Read] {
                 let name = format!("{}/{}", corpus.name, case_name(direction, connections));
                 let figures = lines.measure(direction, &name, options, &mut progress)?;
@@ -104,6 +104,7 @@ impl<'a> Lines<'a> {
         peers: &[Peer],
         workload: &'a Workload,
         connections: usize,
+        progress: &mut Progress,
     ) -> Result<Lines<'a>> {
         let size_bytes = workload.bytes() as u64;
         let ours = options
@@ -117,6 +118,7 @@ impl<'a> Lines<'a> {
             let mut group = Vec::new();
             for part in 0..connections {
                 options.stop.check()?;
+                progress.at(&format!("filling {}", server.variant), 0.0);
                 let connection = Connection::open(&server.socket(), &server.export)?;
                 let mut worker = Worker::new(connection, part, connections)?;
                 worker.fill(workload.input())?;

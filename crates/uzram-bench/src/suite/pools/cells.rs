@@ -4,6 +4,7 @@
 //! allocators. For the comparison of costs all variants are filled and take turns, round by round.
 
 use std::thread;
+use std::time::Instant;
 
 use super::churn::{Bench, Beyond, Cell, Round};
 use super::clock::{Clock, Latencies};
@@ -28,6 +29,7 @@ const MEBIBYTE: f64 = 1_048_576.0;
 
 pub(super) type Metric = (&'static str, &'static str);
 pub(super) const DENSITY: Metric = ("pool_bytes_per_stored_byte", "bytes/byte");
+pub(super) const COMPACTION: Metric = ("compaction", "ms");
 pub(super) const LEFT: Metric = ("pool_bytes_left", "MiB");
 pub(super) const BACK: Metric = ("system_got_back", "%");
 pub(super) const INSERT_MEAN: Metric = ("insert_beyond_copy_mean", "ns");
@@ -237,7 +239,10 @@ impl Cells<'_> {
         let free_before = machine::free_memory_bytes();
         cell.discard_half();
         rows.one("half-discarded", DENSITY, cell.density(bench)?);
+        let compacting = Instant::now();
         if cell.compact()? {
+            let milliseconds = compacting.elapsed().as_secs_f64() * 1e3;
+            rows.one("compacted", COMPACTION, milliseconds);
             rows.one("compacted", DENSITY, cell.density(bench)?);
         }
         cell.empty();
@@ -318,6 +323,7 @@ impl Cells<'_> {
             ("x10", "overwritten", DENSITY),
             ("half", "half-discarded", DENSITY),
             ("compacted", "compacted", DENSITY),
+            ("in ms", "compacted", COMPACTION),
             ("left MiB", "emptied", LEFT),
             ("back %", "emptied", BACK),
         ];

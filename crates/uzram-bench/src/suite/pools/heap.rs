@@ -23,7 +23,7 @@ pub(super) trait Heap: Send {
     /// Exchanges the objects of two places, which moves no bytes.
     fn swap(&mut self, one: usize, other: usize);
 
-    /// Moves objects together so that memory becomes free; false where that cannot be.
+    /// Moves objects together and gives back what becomes free; false where that cannot be.
     fn compact(&mut self) -> Result<bool> {
         Ok(false)
     }
@@ -133,6 +133,11 @@ impl Heap for Pooled {
 
     fn swap(&mut self, one: usize, other: usize) {
         self.0.swap(one, other);
+    }
+
+    fn compact(&mut self) -> Result<bool> {
+        self.0.compact()?;
+        Ok(true)
     }
 }
 
@@ -248,6 +253,7 @@ mod tests {
                 odd if odd % 2 == 1 => content(odd),
                 _ => Vec::new(),
             };
+            heap.compact().unwrap();
             for place in 0..100 {
                 assert_eq!(
                     heap.bytes(place),

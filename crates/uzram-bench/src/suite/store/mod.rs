@@ -73,6 +73,7 @@ impl Bench<'_> {
         self.cases(workload, block)?;
         self.same_filled(block)?;
         let stop = &self.options.stop;
+        self.progress.at(&format!("{}/memory", self.prefix()), 0.0);
         let weighed = footprint::measure(self.algorithm, workload, &self.prefix(), stop)?;
         self.progress.step();
         block.notes.push(weighed.note);
@@ -112,6 +113,8 @@ impl Bench<'_> {
         for case in Case::ALL {
             let figures = self.measure(&mut rounds, case, case.name(), block)?;
             if case.is_write() {
+                self.progress
+                    .at(&format!("{}, reading back", self.prefix()), 0.0);
                 rounds.verify()?;
             }
             if case == Case::FirstWrite {

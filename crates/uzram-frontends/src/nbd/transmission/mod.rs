@@ -120,13 +120,13 @@ pub(crate) fn judge(header: &RequestHeader, rules: &Rules) -> Verdict {
     if header.command == wire::CMD_DISC {
         return Verdict::Disconnect;
     }
-    let is_extended = rules.framing == Framing::Extended;
-    let (has_payload, payload_bytes_max) = match is_extended {
-        true => (
-            header.flags & wire::CMD_FLAG_PAYLOAD_LEN != 0,
-            PAYLOAD_BYTES_MAX,
-        ),
-        false => (header.command == wire::CMD_WRITE, REFUSED_PAYLOAD_BYTES_MAX),
+    // Extended writes are to say that they carry a payload. qemu's client up to 10.0 does not say
+    // so and sends it, so that taking it at its word would lose the stream.
+    let has_payload = header.command == wire::CMD_WRITE
+        || rules.framing == Framing::Extended && header.flags & wire::CMD_FLAG_PAYLOAD_LEN != 0;
+    let payload_bytes_max = match rules.framing {
+        Framing::Extended => PAYLOAD_BYTES_MAX,
+        Framing::Simple | Framing::Structured => REFUSED_PAYLOAD_BYTES_MAX,
     };
     let payload_bytes = if has_payload { header.length } else { 0 };
     // Whoever sends that much cannot be followed to its end.

@@ -1,0 +1,114 @@
+//! TLS at a place where clients connect: the options of a device that say so, and their checks.
+//!
+//! TLS belongs to the place: the first device there brings the files, others may repeat them.
+
+use std::path::{Path, PathBuf};
+
+use uzram::{Error, ErrorKind, Result};
+use uzram_frontends::nbd::Server as NbdServer;
+
+use crate::nearest::shown;
+
+/// The files of TLS in PEM, and whether clients must use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// The server's certificate and those that vouch for it.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// Clients must show a certificate that one of these vouches for.
+    pub client_ca: Option<PathBuf>,
+    /// Clients that do not start TLS are refused. Always so where other machines can connect, unless
+    /// the device is `insecure`.
+    pub required: bool,
+}
+
+impl TlsOptions {
+    /// Whether there is TLS at all.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        self.certificate.is_some()
+    }
+
+    /// Refuses options that mean nothing without others: the option, and why.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        match (&self.certificate, &self.key) {
+            (Some(_), None) => Err(("tls-cert", "needs its private key, tls-key")),
+            (None, Some(_)) => Err(("tls-key", "needs its certificate, tls-cert")),
+            (None, None) if self.client_ca.is_some() => {
+                Err(("tls-client-ca", "needs tls-cert and tls-key"))
+            }
+            (None, None) if self.required => Err(("tls-required", "needs tls-cert and tls-key")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives TLS to `server`, which listens and does not serve yet.
+    ///
+    /// # Errors
+    /// As those of the frontend for files that are not what they should be.
+    #[cfg(feature = "tls")]
+    pub(crate) fn secure(&self, server: NbdServer) -> Result<NbdServer> {
+        use uzram_frontends::nbd::{Tls, TlsFiles};
+
+        let (Some(certificate), Some(key)) = (&self.certificate, &self.key) else {
+            return Ok(server);
+        };
+        let tls = Tls::load(&TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_ca: self.client_ca.clone(),
+        })?;
+        Ok(server.with_tls(tls, self.required))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    pub(crate) fn secure(&self, server: NbdServer) -> Result<NbdServer> {
+        match self.is_given() {
+            true => Err(Error::new(
+                ErrorKind::Unsupported,
+                "this program was built without TLS; build it with the feature tls",
+            )),
+            false => Ok(server),
+        }
+    }
+}
+
+/// A path that means the same to the server and to whoever asks it.
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`] if it is not absolute.
+pub(crate) fn path(value: &str) -> Result<PathBuf> {
+    if Path::new(value).is_absolute() {
+        return Ok(value.into());
+    }
+    let text = format!("{:?}: must be an absolute path", shown(value));
+    Err(Error::new(ErrorKind::InvalidInput, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_need_others_say_which() {
+        let given = |names: &[&str]| {
+            let path = |name| names.contains(&name).then(|| PathBuf::from("/f"));
+            let options = TlsOptions {
+                certificate: path("cert"),
+                key: path("key"),
+                client_ca: path("ca"),
+                required: names.contains(&"required"),
+            };
+            options.check().err().map(|(option, _)| option)
+        };
+        assert_eq!(given(&[]), None);
+        assert_eq!(given(&["cert", "key"]), None);
+        assert_eq!(given(&["cert", "key", "ca", "required"]), None);
+        assert_eq!(given(&["cert"]), Some("tls-cert"));
+        assert_eq!(given(&["key", "ca"]), Some("tls-key"));
+        assert_eq!(given(&["ca", "required"]), Some("tls-client-ca"));
+        assert_eq!(given(&["required"]), Some("tls-required"));
+        assert!(path("a/b").is_err() && path("/a/b").is_ok());
+    }
+}
