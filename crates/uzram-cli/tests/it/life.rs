@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 35] = [
+const NAMES: [&str; 37] = [
     "name",
     "device",
     "path",
@@ -16,6 +16,7 @@ const NAMES: [&str; 35] = [
     "disksize",
     "initstate",
     "comp_algorithm",
+    "algorithm_params",
     "pool",
     "unit",
     "checksum",
@@ -40,6 +41,7 @@ const NAMES: [&str; 35] = [
     "compr_ratio",
     "mem_ratio",
     "slow_path_writes",
+    "early_rejections",
     "mem_spare",
     "mem_resident",
     "table",
@@ -171,7 +173,9 @@ fn stat_and_list_for_people_and_scripts() {
     );
     let people = home.run(&["stat", "b"]).stdout;
     assert!(
-        people.contains("unit            16 KiB (16384 bytes)"),
+        people
+            .lines()
+            .any(|line| line.starts_with("  unit ") && line.contains(" 16 KiB (16384 bytes)")),
         "{people}"
     );
     assert!(people.contains("\nmm_stat\n  orig_data_size "), "{people}");
