@@ -8,9 +8,9 @@
 //! What differs: the header that takes a page's first chunk is an entry of a table here (`table.rs`), so
 //! 64 chunks are for objects, not 63, and an object of a whole unit is a first one like any other
 //! instead of a page without header ("headless"). A handle is a place, not a cell that names one in a
-//! group of four, so objects carry no such groups, and no lookup either; for the same reason nothing moves an
-//! object: the original joins the free parts beside a lone middle object, and merges blocks of one
-//! object, in the background. A block stays with the CPU's lists that it began in, instead of
+//! group of four, so objects carry no such groups, and no lookup either; for the same reason only an object's
+//! owner can have it moved: in place of the original's background work, which joins the free parts beside a
+//! lone middle object and merges blocks of one object, there is the store's compaction, for all pools. A block stays with the CPU's lists that it began in, instead of
 //! going to those of whoever freed from it last. Eviction is left out: zram never used it.
 //! Larger units have in proportion larger chunks.
 //!

@@ -3,6 +3,7 @@
 //! After zbud of Linux (`mm/zbud.c`, as its own head describes it): 64 chunks a page; blocks with one
 //! object stand in lists by free chunks, and the best fit among them takes the next object; one lock
 //! for the whole pool. Its eviction in order of use is left out: zram never used it.
+//! It never compacts; here the store's compaction empties blocks of one object like any other pool's.
 //!
 //! What differs: the 64-byte header that takes a page's first chunk is an entry of a table here
 //! (`table.rs`), so 64 chunks are for objects, not 63, and an object of a whole unit needs no exception

@@ -2,9 +2,9 @@
 //!
 //! The pool closes *victims* to insertion; one sweep over the slot table finds the objects of all of
 //! them; each is moved under its own slot's lock: inserted anew, published, removed where it was. A victim
-//! goes back when its last object does, and not before: one that is inserted and not yet
-//! published keeps its block, which is opened again then, and may be a victim the next time. Readers and writers go on meanwhile;
-//! each waits for one move at most.
+//! goes back when its last object does, and not before: one that is inserted and not yet published keeps
+//! its block, which is opened again then, and may be a victim the next time. Readers and writers go on
+//! meanwhile; each waits for one move at most.
 //!
 //! Work comes in steps of [`LOOKS_A_STEP`] slots and [`MOVES_A_STEP`] moves, with the place kept in
 //! between. Moving takes no memory beyond the limit: what finds none stays, and the victims take objects
@@ -32,8 +32,12 @@ const MOVES_A_STEP: usize = 64;
 /// Times that memory is made for one move: writers may take it.
 const GROWTHS_A_MOVE: usize = 4;
 
-/// Times that victims are chosen when compaction is asked for.
+/// Times that victims are chosen at most when compaction is asked for.
 const ROUNDS_MAX: usize = 256;
+
+/// A sweep that takes away less than this part of the waste is the last one: objects would only change
+/// places from then on.
+const GAIN_MIN_PART: u64 = 64;
 
 /// Waste below this is left alone unless compaction is asked for, in bytes: a huge page.
 const WASTE_MIN_BYTES: u64 = 2 << 20;
@@ -49,7 +53,9 @@ pub(super) struct Compactor {
     next: u64,
     /// Times that victims may still be chosen; 0 if nobody asked for compaction.
     rounds_left: usize,
-    /// The last victims kept all their pages.
+    /// What was wasted when the victims were chosen.
+    waste_before_bytes: u64,
+    /// The last sweep gained next to nothing.
     is_fruitless: bool,
     /// The waste that compaction found nothing to do about.
     hopeless_bytes: u64,
@@ -161,6 +167,7 @@ impl Store {
 
     /// Chooses victims; false if there are none.
     fn begin_compacting(&self, compactor: &mut Compactor) -> Result<bool> {
+        compactor.waste_before_bytes = self.waste_bytes();
         compactor.victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
         compactor.next = 0;
         Ok(compactor.is_running())
@@ -170,19 +177,19 @@ impl Store {
     fn step(&self, compactor: &mut Compactor) -> bool {
         let end = (compactor.next + LOOKS_A_STEP).min(self.table.len());
         let mut moves = 0;
-        while compactor.is_running() && compactor.next < end && moves < MOVES_A_STEP {
+        let mut is_stuck = false;
+        while !is_stuck && compactor.next < end && moves < MOVES_A_STEP {
             let index = PageIndex(compactor.next);
             let place = self.table.glimpse(index);
             if place.is_some_and(|offset_bytes| compactor.victims.has(offset_bytes)) {
                 moves += 1;
-                if self.relocate(compactor, index) == Move::Stuck {
-                    self.finish(compactor);
-                }
+                is_stuck = self.relocate(compactor, index) == Move::Stuck;
             }
             compactor.next += 1;
         }
-        if compactor.next >= self.table.len() {
+        if is_stuck || compactor.next >= self.table.len() {
             self.finish(compactor);
+            self.judge(compactor);
         }
         compactor.is_running()
     }
@@ -224,9 +231,16 @@ impl Store {
         }
         let pages = victims.reopen(&*self.pool);
         self.counters.add(Counter::PagesCompacted, pages as u64);
-        compactor.is_fruitless = pages == 0;
+    }
+
+    /// Whether it is worth going on after a sweep.
+    fn judge(&self, compactor: &mut Compactor) {
+        let waste_bytes = self.waste_bytes();
+        let before_bytes = compactor.waste_before_bytes;
+        let gain_bytes = before_bytes.saturating_sub(waste_bytes);
+        compactor.is_fruitless = gain_bytes <= before_bytes / GAIN_MIN_PART;
         if compactor.is_fruitless {
-            compactor.hopeless_bytes = self.waste_bytes();
+            compactor.hopeless_bytes = waste_bytes;
         }
     }
 }

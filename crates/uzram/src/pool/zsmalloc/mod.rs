@@ -3,7 +3,9 @@
 //! After zsmalloc (`Documentation/mm/zsmalloc.rst` of Linux): objects of like size share a block of
 //! several pages, so that few bytes are lost at its end; the fullest block with room is filled first.
 //! User space removes its constraints: blocks are contiguous, so objects are read where they lie;
-//! a handle is a place, not a cell that names one, so objects carry no 8-byte header.
+//! a handle is a place, not a cell that names one, so objects carry no 8-byte header. Compaction, which
+//! migrates objects of one class through those cells there, goes through their owners here, for all
+//! classes in one sweep (`store/compact.rs`).
 //!
 //! Trade-off: dense for any mix of sizes, at the price of part-filled blocks, one or so a class, and
 //! of blocks that stay while one object lives. Bound: an object of `s` bytes occupies less than

@@ -11,7 +11,7 @@
 //! original). The order of a tree served eviction only, which is left out for zram never used it, so
 //! incomplete blocks are a list; and all of them are found again, where the original looked at the
 //! current and the newest one. New blocks come from memory that is there already, so one class adds
-//! one without holding up the others. Units of 64 KiB have blocks of 4 units at most: what a run of the arena can be.
+//! one without holding up the others. The original never compacts; here the store does. Units of 64 KiB have blocks of 4 units at most: what a run of the arena can be.
 //!
 //! Trade-off: constant time without any search, but coarse classes: none below 1/16 unit, up to 33 % apart
 //! below 2/5 of a unit and 14 % above. Bound: an object loses what its class is larger, and 1/256 unit at
