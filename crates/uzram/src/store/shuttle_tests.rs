@@ -293,7 +293,8 @@ fn insert(pool: &dyn Pool, bytes: &[u8]) -> Handle {
     }
 }
 
-/// Twelve pages of which five are left, in blocks that compaction empties.
+/// Twelve pages of which two in three are left: where three share a block, compaction empties one of
+/// two objects.
 fn sparse(pool: &str) -> Arc<Store> {
     let compression = Compression::with_codec(Box::new(Tail), Unit::DEFAULT).unwrap();
     let builder = Store::builder().size(12 << 12).compression(compression);
@@ -303,7 +304,7 @@ fn sparse(pool: &str) -> Arc<Store> {
             .write(PageIndex(index), &third(index as u8 + 1))
             .unwrap();
     }
-    for index in [1, 2, 4, 5, 7, 8, 10] {
+    for index in [2, 5, 8, 11] {
         store.trim(PageIndex(index)).unwrap();
     }
     store
@@ -331,7 +332,7 @@ fn shuttle_compaction_among_readers_writers_and_trims() {
             together(vec![
                 Box::new(move || compact(&compactor)),
                 Box::new(move || {
-                    for index in [11, 9] {
+                    for index in [10, 9] {
                         assert!(
                             read(&reader, index) == third(index as u8 + 1),
                             "page {index}"
@@ -351,7 +352,7 @@ fn shuttle_compaction_among_readers_writers_and_trims() {
             written[16..32].fill(98);
             assert!(read(&store, 6) == written, "a write was undone");
             assert!(read(&store, 3) == vec![0; 4096], "a trim was undone");
-            for index in [0, 9, 11] {
+            for index in [0, 1, 4, 7, 9, 10] {
                 assert!(
                     read(&store, index) == third(index as u8 + 1),
                     "page {index}"
@@ -395,7 +396,7 @@ fn shuttle_compaction_waits_for_objects_that_are_not_published() {
                     "page {index}"
                 );
             }
-            for index in [0, 3, 6, 9, 11] {
+            for index in [0, 3, 4, 6, 7, 9, 10] {
                 assert!(
                     read(&store, index) == third(index as u8 + 1),
                     "page {index}"

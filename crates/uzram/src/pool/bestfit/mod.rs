@@ -46,8 +46,9 @@ use crate::sync::{Mutex, Ordering};
 
 pub(super) const NAME: &str = "bestfit";
 
-/// A frame has as many units, if a run of the arena can be that long.
-const FRAME_UNITS: usize = 32;
+/// A frame has as many units, if a run of the arena can be that long; models of a few objects need
+/// several frames.
+const FRAME_UNITS: usize = if cfg!(uzram_shuttle) { 1 } else { 32 };
 
 /// Below this disk size or limit, pages are taken singly.
 const WHOLE_FRAMES_FROM_BYTES: u64 = 64 << 20;
