@@ -117,6 +117,8 @@ impl Store {
         }
         compactor.rounds_left = 0;
         compactor.hopeless_bytes = self.waste_bytes();
+        // In a turn: a writer may have just made the memory that it is about to use.
+        let _turn = self.growing.lock();
         self.pool.trim(arena::Parts::Too);
         Ok(false)
     }

@@ -24,6 +24,9 @@ use super::slot::Entry;
 /// How often a write grows the pool before it gives up: others may take what it made.
 const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 64 };
 
+/// Times that it does so without a turn where there is no limit.
+const GROWTHS_WITHOUT_TURN: usize = if cfg!(uzram_shuttle) { 1 } else { 4 };
+
 /// How often a writer looks whether the spare has been refilled, and the pause in between: a second
 /// in all.
 const SPARE_WAITS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 1000 };
@@ -214,8 +217,12 @@ impl Store {
         // Under a limit the pool makes room by giving free runs back, and it cannot know which of them
         // another writer has just made for itself: without turns two could do that to each other.
         let limited = self.mem_limit() > 0;
-        let _turn = limited.then(|| self.growing.lock());
-        for _ in 0..GROWTHS_MAX {
+        let mut turn = limited.then(|| self.growing.lock());
+        for growths in 0..GROWTHS_MAX {
+            if growths == GROWTHS_WITHOUT_TURN {
+                // Compaction gives free memory back in its turn, and may have taken what was made.
+                turn.get_or_insert_with(|| self.growing.lock());
+            }
             self.counters.add(Counter::SlowPathWrites, 1);
             self.pool.grow(wanted_bytes)?;
             match attempt() {

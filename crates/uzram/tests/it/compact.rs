@@ -146,10 +146,10 @@ fn pages_stay_what_they_are_while_they_move() {
                         compact(&store);
                     }
                 });
-                workers
-                    .into_iter()
-                    .for_each(|worker| worker.join().unwrap());
+                let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+                // Also when one has failed, or this would never end.
                 done.store(true, Ordering::Relaxed);
+                ends.into_iter().for_each(|end| end.unwrap());
             });
             let stats = store.stats();
             assert!(stats.pages_compacted > 0, "{store:?}: nothing was moved");
