@@ -132,6 +132,11 @@ impl BestFit {
             return Ok(place);
         }
         let mut shard = self.shards[own].lock();
+        // Somebody may have added pages since. Adding more would leave them without an object, and so
+        // without anybody whose removal gives them back.
+        if let Some(place) = shard.take(length) {
+            return Ok(place);
+        }
         self.add_pages(&mut shard, own)?;
         // Nothing, if there is no memory for the entry of the hole that they are.
         shard.take(length).ok_or(Full::NoMemory)
