@@ -21,7 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use super::arena::{Arena, Memory, Runs};
 use super::table::{BlockNumber, List, Table};
-use super::victims::{Candidate, Candidates, Victim};
+use super::victims::{self, Candidate, Candidates, Victim};
 use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
 use crate::cpu;
 use crate::error::Result;
@@ -318,12 +318,9 @@ impl<L: Layout> Pool for Buddies<L> {
                 candidates.add(self.candidate(block, mean_chunks))?;
             }
         }
-        let mut victims = Vec::new();
-        for victim in candidates.choose(blocks_max) {
-            memory::push(&mut victims, victim)?;
-        }
-        victims.retain(|victim| self.set_closed(*victim, true));
-        Ok(victims)
+        victims::close_sparse([Ok(candidates)], blocks_max, |victim| {
+            self.set_closed(victim, true)
+        })
     }
 
     fn reopen(&self, victim: Victim) -> bool {

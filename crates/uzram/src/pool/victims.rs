@@ -102,6 +102,26 @@ impl Candidates {
     }
 }
 
+/// Closes the blocks to empty of each group whose blocks can take each other's objects, `blocks_max` at
+/// most; without those that `close` finds gone.
+///
+/// # Errors
+/// Those of the groups; [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+pub(super) fn close_sparse(
+    groups: impl IntoIterator<Item = Result<Candidates>>,
+    blocks_max: usize,
+    close: impl Fn(Victim) -> bool,
+) -> Result<Vec<Victim>> {
+    let mut victims = Vec::new();
+    for candidates in groups {
+        for victim in candidates?.choose(blocks_max - victims.len()) {
+            memory::push(&mut victims, victim)?;
+        }
+    }
+    victims.retain(|victim| close(*victim));
+    Ok(victims)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -36,7 +36,7 @@ use crossbeam_utils::CachePadded;
 use self::block::PAGE_GRANULES;
 use self::shard::{BlockId, Shard};
 use super::arena::{Arena, Memory, RUN_PAGES_MAX, Runs};
-use super::victims::{Candidate, Candidates, Victim};
+use super::victims::{self, Candidate, Candidates, Victim};
 use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
 use crate::cpu;
 use crate::error::Result;
@@ -342,12 +342,9 @@ impl Pool for BestFit {
         for index in 0..self.shards.len() {
             self.add_candidates(index, &mut candidates)?;
         }
-        let mut victims = Vec::new();
-        for victim in candidates.choose(blocks_max) {
-            memory::push(&mut victims, victim)?;
-        }
-        victims.retain(|victim| self.set_closed(*victim, true));
-        Ok(victims)
+        victims::close_sparse([Ok(candidates)], blocks_max, |victim| {
+            self.set_closed(victim, true)
+        })
     }
 
     fn reopen(&self, victim: Victim) -> bool {

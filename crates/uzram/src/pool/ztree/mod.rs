@@ -32,7 +32,7 @@ use crossbeam_utils::CachePadded;
 use self::geometry::{Class, Geometry, SLOTS_MAX};
 use super::arena::{Arena, Memory, Runs};
 use super::table::{BlockNumber, List, Table};
-use super::victims::{Candidate, Candidates, Victim};
+use super::victims::{self, Candidate, Candidates, Victim};
 use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
 use crate::error::Result;
 use crate::memory;
@@ -223,14 +223,8 @@ impl Pool for Ztree {
     }
 
     fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>> {
-        let mut victims = Vec::new();
-        for class in 0..self.trees.len() {
-            for victim in self.candidates(class)?.choose(blocks_max - victims.len()) {
-                memory::push(&mut victims, victim)?;
-            }
-        }
-        victims.retain(|victim| self.set_closed(*victim, true));
-        Ok(victims)
+        let classes = (0..self.trees.len()).map(|class| self.candidates(class));
+        victims::close_sparse(classes, blocks_max, |victim| self.set_closed(victim, true))
     }
 
     fn reopen(&self, victim: Victim) -> bool {
