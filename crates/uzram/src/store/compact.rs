@@ -156,15 +156,14 @@ impl Store {
     /// Whether much is wasted, and much of that since compaction last found nothing to do.
     fn is_sparse(&self, compactor: &mut Compactor) -> bool {
         let waste_bytes = self.waste_bytes();
-        let used_bytes = self.pool.stats().used_bytes;
-        let least_bytes = (used_bytes / WASTE_MIN_PART).max(WASTE_MIN_BYTES);
+        let least_bytes = (self.mem_used_bytes() / WASTE_MIN_PART).max(WASTE_MIN_BYTES);
         compactor.hopeless_bytes = compactor.hopeless_bytes.min(waste_bytes);
         waste_bytes >= least_bytes && waste_bytes - compactor.hopeless_bytes >= least_bytes / 2
     }
 
     fn waste_bytes(&self) -> u64 {
         let stored_bytes = self.counters.sum(Counter::ComprDataBytes);
-        self.pool.stats().used_bytes.saturating_sub(stored_bytes)
+        self.mem_used_bytes().saturating_sub(stored_bytes)
     }
 
     /// Chooses victims; false if there are none.
