@@ -2,7 +2,6 @@
 //! benchmarks' own tests.
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 
 use crate::support::{Home, is_root};
 
@@ -117,11 +116,7 @@ fn what_cannot_be_advised_on_is_said_in_one_line() {
         "not a regular file",
     );
 
-    let mut ended = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
-    let stat = format!("/proc/{}/stat", ended.id());
-    crate::support::eventually("a zombie", || {
-        std::fs::read_to_string(&stat).unwrap().contains(") Z ")
-    });
+    let mut ended = crate::support::zombie();
     refused(
         &["--pid", &ended.id().to_string()],
         1,

@@ -150,11 +150,7 @@ fn what_cannot_be_captured_is_said_and_leaves_nothing() {
     refused(&["--file", &file("fifo")], 1, "not a regular file");
 
     // A process that ended and is not waited for: it is there and has no memory.
-    let mut ended = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
-    let stat = format!("/proc/{}/stat", ended.id());
-    crate::support::eventually("a zombie", || {
-        std::fs::read_to_string(&stat).unwrap().contains(") Z ")
-    });
+    let mut ended = crate::support::zombie();
     refused(
         &["--pid", &ended.id().to_string()],
         1,

@@ -206,3 +206,13 @@ pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
+
+/// A process that has ended and is not waited for.
+pub fn zombie() -> Child {
+    let ended = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
+    let stat = format!("/proc/{}/stat", ended.id());
+    eventually("a zombie", || {
+        std::fs::read_to_string(&stat).unwrap().contains(") Z ")
+    });
+    ended
+}
