@@ -1,11 +1,13 @@
 //! From raw options to a validated configuration: what a [`Store`] is made of.
 
+use crate::codec::streams::{PerCpuStreams, Stream, StreamPolicy};
 use crate::codec::{self, Compression, Parameters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 use crate::pool::{self, PoolConfig};
 use crate::region::Backing;
 use crate::store::Store;
+use crate::store::lock::SlotLock;
 use crate::sync::Arc;
 
 /// Options for a [`Store`]; only the size has no default.
@@ -24,10 +26,10 @@ pub struct StoreBuilder {
 
 /// Options that make sense together.
 #[derive(Debug)]
-pub(crate) struct StoreConfig {
+pub(crate) struct StoreConfig<S = PerCpuStreams<Stream>> {
     pub disksize_bytes: u64,
     pub unit: Unit,
-    pub compression: Arc<Compression>,
+    pub compression: Arc<Compression<S>>,
     pub pool: &'static str,
     pub mem_limit_bytes: u64,
     pub checksum: bool,
@@ -117,6 +119,33 @@ impl StoreBuilder {
         Store::new(self.parse()?)
     }
 
+    /// For our benchmarks alone: a store with another slot lock, and with `streams` in place of those of
+    /// its compression, which must not be shared.
+    ///
+    /// # Errors
+    /// As [`StoreBuilder::build`].
+    #[doc(hidden)]
+    pub fn build_with<L: SlotLock, S: StreamPolicy<Stream>>(
+        self,
+        streams: S,
+    ) -> Result<Store<L, S>> {
+        let config = self.parse()?;
+        let compression = Arc::into_inner(config.compression).ok_or_else(|| {
+            let why = "a shared compression: its streams are others' too; make one for this store";
+            Error::new(ErrorKind::InvalidInput, why)
+        })?;
+        Store::new(StoreConfig {
+            disksize_bytes: config.disksize_bytes,
+            unit: config.unit,
+            compression: Arc::new(compression.with_streams(streams)),
+            pool: config.pool,
+            mem_limit_bytes: config.mem_limit_bytes,
+            checksum: config.checksum,
+            spare_bytes: config.spare_bytes,
+            backing: config.backing,
+        })
+    }
+
     pub(crate) fn parse(self) -> Result<StoreConfig> {
         let shared_unit = self.compression.as_ref().map(|shared| shared.unit());
         let unit = self.unit.or(shared_unit).unwrap_or_default();
@@ -144,7 +173,7 @@ impl StoreBuilder {
     }
 }
 
-impl StoreConfig {
+impl<S> StoreConfig<S> {
     pub(crate) fn pool_config(&self) -> PoolConfig {
         PoolConfig {
             unit: self.unit,

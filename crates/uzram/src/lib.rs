@@ -29,6 +29,8 @@
 //! - `pool/zsmalloc/mod.rs`: makes the handle of a new object
 //! - `pool/ztree/mod.rs`: makes the handle of a new object
 //! - `region.rs`: mmap and madvise
+//! - `sigbus.rs`: the handler of a signal
+//! - `store/lock.rs`: promises that locks exclude
 //! - `store/slot.rs`: turns a locked word back into the handle that it stands for
 
 #![deny(unsafe_code)]
@@ -46,6 +48,9 @@ mod memory;
 mod page;
 mod pool;
 mod region;
+// For our frontends alone: guests' memory vanishes as files do.
+#[doc(hidden)]
+pub mod sigbus;
 mod stats;
 mod store;
 mod sync;
@@ -71,3 +76,8 @@ pub use pool::{
 };
 pub use stats::Stats;
 pub use store::Store;
+// For our benchmarks alone: stores with other slot locks and other streams.
+#[doc(hidden)]
+pub use codec::streams::{PerCpuStreams, Stream, StreamPolicy};
+#[doc(hidden)]
+pub use store::lock::{LOCK_BITS, SleepingBit, Slot, SlotLock, Word};

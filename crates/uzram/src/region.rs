@@ -18,7 +18,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::sync::{MappedU32, MappedU64};
+use crate::sync::MappedU32;
+#[cfg(any(test, not(uzram_shuttle)))]
+use crate::sync::MappedU64;
 
 /// Size of a huge page, and the granularity of a region's start address, in bytes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;

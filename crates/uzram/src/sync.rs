@@ -19,7 +19,9 @@ pub(crate) use std::sync::atomic::fence;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use std::sync::OnceLock;
 // Words that live in mapped memory; publication of what they describe goes through a lock.
-pub(crate) use std::sync::atomic::{AtomicU32 as MappedU32, AtomicU64 as MappedU64};
+pub(crate) use std::sync::atomic::AtomicU32 as MappedU32;
+#[cfg(any(test, not(uzram_shuttle)))]
+pub(crate) use std::sync::atomic::AtomicU64 as MappedU64;
 
 /// A mutex whose guard survives a panic elsewhere.
 #[derive(Debug, Default)]

@@ -30,28 +30,28 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 /// let two = Store::builder().size(1 << 20).compression(lz4).build()?;
 /// # Ok::<(), uzram::Error>(())
 /// ```
-pub struct Compression {
+pub struct Compression<S = PerCpuStreams<Stream>> {
     codec: Box<dyn Codec>,
     parameters: Parameters,
     /// Whether pages that look random are beyond it.
     fails_on_random: bool,
     unit: Unit,
-    streams: Streams<Stream>,
+    streams: S,
     decoding: Decoding,
     /// One unit each, where partial reads are decompressed.
-    pages: Streams<Box<[u8]>>,
+    pages: PerCpuStreams<Box<[u8]>>,
 }
 
 enum Decoding {
     Shared(Box<dyn DecompressShared>),
-    PerCpu(Streams<Box<dyn Decompress>>),
+    PerCpu(PerCpuStreams<Box<dyn Decompress>>),
 }
 
 /// What a writer holds while it compresses.
-pub(crate) struct Stream {
-    pub packer: Packer,
+pub struct Stream {
+    pub(crate) packer: Packer,
     /// One unit, where partial writes are merged.
-    pub page: Box<[u8]>,
+    pub(crate) page: Box<[u8]>,
 }
 
 /// A codec's context with the buffer that it compresses into.
@@ -107,12 +107,12 @@ impl Compression {
         let decoding = match codec.decompressor(unit)? {
             Decompressor::Shared(shared) => Decoding::Shared(shared),
             Decompressor::Stateful(first) => {
-                let contexts = Streams::new()?;
+                let contexts = PerCpuStreams::new()?;
                 contexts.put(first);
                 Decoding::PerCpu(contexts)
             }
         };
-        let (streams, pages) = (Streams::new()?, Streams::new()?);
+        let (streams, pages) = (PerCpuStreams::new()?, PerCpuStreams::new()?);
         Ok(Arc::new(Compression {
             codec,
             parameters,
@@ -123,7 +123,9 @@ impl Compression {
             pages,
         }))
     }
+}
 
+impl<S> Compression<S> {
     /// The codec.
     #[must_use]
     pub fn codec(&self) -> &dyn Codec {
@@ -147,23 +149,17 @@ impl Compression {
         self.fails_on_random && page::looks_random(page)
     }
 
-    /// Makes what each CPU needs now, instead of at its first use.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or what the codec says.
-    pub(crate) fn make_all(&self) -> Result<()> {
-        self.streams.make_all(|| self.stream())?;
-        self.pages
-            .make_all(|| memory::boxed_slice(self.unit.bytes(), 0))?;
-        match &self.decoding {
-            Decoding::Shared(_) => Ok(()),
-            Decoding::PerCpu(contexts) => contexts.make_all(|| self.context()),
+    /// The same with other streams for its writers.
+    pub(crate) fn with_streams<T>(self, streams: T) -> Compression<T> {
+        Compression {
+            codec: self.codec,
+            parameters: self.parameters,
+            fails_on_random: self.fails_on_random,
+            unit: self.unit,
+            streams,
+            decoding: self.decoding,
+            pages: self.pages,
         }
-    }
-
-    /// Leases a stream; sleeps only while every CPU's is held.
-    pub(crate) fn lease(&self) -> Result<Lease<'_, Stream>> {
-        self.streams.lease(|| self.stream())
     }
 
     fn stream(&self) -> Result<Stream> {
@@ -205,7 +201,28 @@ impl Compression {
     }
 }
 
-impl std::fmt::Debug for Compression {
+impl<S: StreamPolicy<Stream>> Compression<S> {
+    /// Makes what each CPU needs now, instead of at its first use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or what the codec says.
+    pub(crate) fn make_all(&self) -> Result<()> {
+        self.streams.make_all(|| self.stream())?;
+        self.pages
+            .make_all(|| memory::boxed_slice(self.unit.bytes(), 0))?;
+        match &self.decoding {
+            Decoding::Shared(_) => Ok(()),
+            Decoding::PerCpu(contexts) => contexts.make_all(|| self.context()),
+        }
+    }
+
+    /// Leases a stream; sleeps while none may be had.
+    pub(crate) fn lease(&self) -> Result<S::Lease<'_>> {
+        self.streams.lease(|| self.stream())
+    }
+}
+
+impl<S> std::fmt::Debug for Compression<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Compression")
             .field("codec", &self.codec.name())
@@ -231,25 +248,66 @@ impl Decompress for AsStateful {
     }
 }
 
+/// Who gets which stream, and who waits for whom.
+pub trait StreamPolicy<C>: Send + Sync {
+    /// A context in use; dropping it gives it back.
+    type Lease<'a>: DerefMut<Target = C>
+    where
+        Self: 'a;
+
+    /// Takes a context that nobody else has, one of `make` if there may be more; sleeps while
+    /// there is none.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    fn lease(&self, make: impl FnOnce() -> Result<C>) -> Result<Self::Lease<'_>>;
+
+    /// Makes all contexts that there may be.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    fn make_all(&self, make: impl Fn() -> Result<C>) -> Result<()>;
+}
+
 /// One context for each possible CPU, individually locked.
-struct Streams<C> {
+pub struct PerCpuStreams<C> {
     contexts: PerCpu<Mutex<Option<C>>>,
 }
 
 /// A context in use; dropping it gives it back.
-pub(crate) struct Lease<'a, C> {
+pub struct Lease<'a, C> {
     context: MutexGuard<'a, Option<C>>,
 }
 
-impl<C> Streams<C> {
-    fn new() -> Result<Streams<C>> {
-        Ok(Streams {
+impl<C> PerCpuStreams<C> {
+    /// Contexts that are made at their first use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub fn new() -> Result<PerCpuStreams<C>> {
+        Ok(PerCpuStreams {
             contexts: PerCpu::new(|| Mutex::new(None))?,
         })
     }
 
     fn put(&self, context: C) {
         *self.contexts.current().lock() = Some(context);
+    }
+}
+
+impl<C: Send> StreamPolicy<C> for PerCpuStreams<C> {
+    type Lease<'a>
+        = Lease<'a, C>
+    where
+        C: 'a;
+
+    fn lease(&self, make: impl FnOnce() -> Result<C>) -> Result<Lease<'_, C>> {
+        let free = self.contexts.nearest_first().find_map(Mutex::try_lock);
+        let mut context = free.unwrap_or_else(|| self.contexts.current().lock());
+        if context.is_none() {
+            *context = Some(make()?);
+        }
+        Ok(Lease { context })
     }
 
     fn make_all(&self, make: impl Fn() -> Result<C>) -> Result<()> {
@@ -261,14 +319,11 @@ impl<C> Streams<C> {
         }
         Ok(())
     }
+}
 
-    fn lease(&self, make: impl FnOnce() -> Result<C>) -> Result<Lease<'_, C>> {
-        let free = self.contexts.nearest_first().find_map(Mutex::try_lock);
-        let mut context = free.unwrap_or_else(|| self.contexts.current().lock());
-        if context.is_none() {
-            *context = Some(make()?);
-        }
-        Ok(Lease { context })
+impl<C> std::fmt::Debug for PerCpuStreams<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PerCpuStreams").finish_non_exhaustive()
     }
 }
 
@@ -297,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_held_stream_sends_the_next_writer_to_a_neighbour() {
-        let streams = Streams {
+        let streams = PerCpuStreams {
             contexts: PerCpu::with_count(2, || Mutex::new(None)).unwrap(),
         };
         pretend::CPU.set(Some(5));
@@ -316,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_context_that_could_not_be_made_is_tried_again() {
-        let streams = Streams {
+        let streams = PerCpuStreams {
             contexts: PerCpu::with_count(1, || Mutex::new(None)).unwrap(),
         };
         memory::fault::fail_after(0);

@@ -17,7 +17,7 @@ fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
 #[test]
 fn shuttle_contexts_are_exclusive_and_sleepers_get_one() {
     check(|| {
-        let streams: Streams<AtomicU64> = Streams::new().unwrap();
+        let streams: PerCpuStreams<AtomicU64> = PerCpuStreams::new().unwrap();
         let (streams, made) = (Arc::new(streams), Arc::new(AtomicU64::new(0)));
         let threads: Vec<_> = (0..4)
             .map(|_| {

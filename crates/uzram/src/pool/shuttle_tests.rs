@@ -183,10 +183,9 @@ fn shuttle_pools_empty_closed_blocks_while_others_use_them() {
                     let Some(handle) = handle else { break };
                     let new = match victims.has(handle.offset_bytes()) {
                         true => {
+                            // Not always elsewhere: a victim that is empty by now went back to the
+                            // arena, and its pages are taken anew.
                             let new = store(&*compacting, 7, 1360).unwrap();
-                            // Frames of one unit are given back when they are empty, and taken anew.
-                            let is_victim = victims.has(new.offset_bytes());
-                            assert!(!is_victim || name == "bestfit", "moved into a victim");
                             remove(&*compacting, handle, 7);
                             new
                         }

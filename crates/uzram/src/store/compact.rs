@@ -14,12 +14,14 @@
 
 use std::time::{Duration, Instant};
 
+use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::Result;
 use crate::page::PageIndex;
 use crate::pool::{Full, Victims, arena};
 use crate::stats::Counter;
 
 use super::Store;
+use super::lock::SlotLock;
 use super::slot::Entry;
 
 /// Blocks that are closed at once.
@@ -76,7 +78,7 @@ impl Compactor {
     }
 }
 
-impl Store {
+impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     /// Moves objects together and gives the memory that becomes free back to the system, the spare
     /// included, for about `budget`; returns whether more is left to do, which [`Store::maintain`] will
     /// do too. In all it may take as long as copying all objects does; readers and writers go on.

@@ -4,6 +4,7 @@
 //! decompresses under the lock, straight from the pool's memory into the caller's buffer.
 
 mod compact;
+pub(crate) mod lock;
 mod read;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod recover;
@@ -13,6 +14,7 @@ mod write;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::codec::streams::{PerCpuStreams, Stream, StreamPolicy};
 use crate::codec::{Compression, Parameters};
 use crate::config::{StoreBuilder, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,6 +25,7 @@ use crate::stats::{Counter, Counters, Stats};
 use crate::sync::{Arc, AtomicU64, MappedU32, Mutex, Ordering};
 
 use self::compact::Compactor;
+use self::lock::{SleepingBit, SlotLock};
 use self::slot::{Entry, SlotGuard, SlotTable};
 
 /// Pages kept compressed in memory.
@@ -43,11 +46,14 @@ use self::slot::{Entry, SlotGuard, SlotTable};
 /// assert!(store.stats().compr_data_size_bytes < 100);
 /// # Ok::<(), uzram::Error>(())
 /// ```
-pub struct Store {
+///
+/// The type's parameters are for our benchmarks, which compare other slot locks and other ways to
+/// share the streams; everybody else writes `Store`.
+pub struct Store<L = SleepingBit, S = PerCpuStreams<Stream>> {
     unit: Unit,
     pool_name: &'static str,
-    compression: Arc<Compression>,
-    table: SlotTable,
+    compression: Arc<Compression<S>>,
+    table: SlotTable<L>,
     pool: Box<dyn Pool>,
     counters: Counters,
     /// The pool's: objects from this size on are kept raw.
@@ -68,8 +74,10 @@ impl Store {
     pub fn builder() -> StoreBuilder {
         StoreBuilder::default()
     }
+}
 
-    pub(crate) fn new(config: StoreConfig) -> Result<Store> {
+impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
+    pub(crate) fn new(config: StoreConfig<S>) -> Result<Store<L, S>> {
         let pool_config = config.pool_config();
         let memory = arena::Memory::reserve(&pool_config)?;
         let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing)?;
@@ -95,11 +103,11 @@ impl Store {
     }
 
     fn over(
-        config: StoreConfig,
+        config: StoreConfig<S>,
         pool_config: &PoolConfig,
-        table: SlotTable,
+        table: SlotTable<L>,
         memory: arena::Memory,
-    ) -> Result<Store> {
+    ) -> Result<Store<L, S>> {
         let checksums = match config.checksum {
             true => {
                 let bytes = usize::try_from(table.len())
@@ -293,7 +301,7 @@ impl Store {
     }
 
     /// Publishes `entry` with its object's checksum, then counts and frees what it replaced.
-    fn publish(&self, guard: SlotGuard<'_>, entry: Entry, checksum: u32) {
+    fn publish(&self, guard: SlotGuard<'_, L>, entry: Entry, checksum: u32) {
         if let Some(cell) = self.checksum_cell(guard.index()) {
             cell.store(checksum, Ordering::Relaxed);
         }
@@ -359,7 +367,7 @@ impl Store {
     }
 }
 
-impl fmt::Debug for Store {
+impl<L: SlotLock, S: StreamPolicy<Stream>> fmt::Debug for Store<L, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
             .field("size_bytes", &self.size_bytes())

@@ -1,14 +1,16 @@
 //! Reading: under the slot's lock, from the pool's memory into the caller's buffer, no bounce copy.
 
+use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{self, PageIndex};
 use crate::stats::Counter;
 use crate::sync::Ordering;
 
 use super::Store;
-use super::slot::{Entry, SlotGuard};
+use super::lock::SlotLock;
+use super::slot::{Entry, Locked};
 
-impl Store {
+impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     /// Reads page `index` into `page`, one unit. Pages never written read as zeroes.
     ///
     /// # Errors
@@ -21,7 +23,7 @@ impl Store {
             page.fill(0);
             return Ok(());
         }
-        let guard = self.table.lock(index)?;
+        let guard = self.table.lock_shared(index)?;
         self.load(&guard, page)
             .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
     }
@@ -40,14 +42,14 @@ impl Store {
             part.fill(0);
             return Ok(());
         }
-        let guard = self.table.lock(index)?;
+        let guard = self.table.lock_shared(index)?;
         self.load_part(&guard, start, part)
             .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
     }
 
     /// Decompresses the locked entry into `page`.
-    pub(super) fn load(&self, guard: &SlotGuard<'_>, page: &mut [u8]) -> Result<()> {
-        let loaded = match guard.entry() {
+    pub(super) fn load(&self, slot: &Locked, page: &mut [u8]) -> Result<()> {
+        let loaded = match slot.entry() {
             Entry::Empty => {
                 page.fill(0);
                 Ok(())
@@ -57,7 +59,7 @@ impl Store {
                 Ok(())
             }
             Entry::Raw(handle) => {
-                let bytes = self.verified(guard, self.pool.bytes(handle));
+                let bytes = self.verified(slot, self.pool.bytes(handle));
                 bytes.and_then(|bytes| match bytes.len() == page.len() {
                     true => {
                         page.copy_from_slice(bytes);
@@ -67,7 +69,7 @@ impl Store {
                 })
             }
             Entry::Packed(handle) => {
-                self.verified(guard, self.pool.bytes(handle))
+                self.verified(slot, self.pool.bytes(handle))
                     .and_then(|bytes| {
                         self.compression
                             .decompress(bytes, page)?
@@ -79,13 +81,13 @@ impl Store {
         loaded.inspect_err(|_| page.fill(0))
     }
 
-    fn load_part(&self, guard: &SlotGuard<'_>, start: usize, part: &mut [u8]) -> Result<()> {
-        match guard.entry() {
+    fn load_part(&self, slot: &Locked, start: usize, part: &mut [u8]) -> Result<()> {
+        match slot.entry() {
             Entry::Empty => part.fill(0),
             Entry::Same(word) => page::fill(part, start, *word),
             Entry::Raw(_) | Entry::Packed(_) => {
                 let mut page = self.compression.lease_page()?;
-                self.load(guard, &mut page)?;
+                self.load(slot, &mut page)?;
                 part.copy_from_slice(&page[start..start + part.len()]);
             }
         }
@@ -93,8 +95,8 @@ impl Store {
     }
 
     /// The object's bytes if they have the checksum that was stored with them.
-    fn verified<'a>(&self, guard: &SlotGuard<'_>, bytes: &'a [u8]) -> Result<&'a [u8]> {
-        match self.checksum_cell(guard.index()) {
+    fn verified<'a>(&self, slot: &Locked, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        match self.checksum_cell(slot.index()) {
             Some(cell) if cell.load(Ordering::Relaxed) != crc32fast::hash(bytes) => Err(corrupt()),
             _ => Ok(bytes),
         }

@@ -30,7 +30,8 @@ fn together(threads: Vec<Box<dyn FnOnce() + Send>>) {
 #[test]
 fn shuttle_the_slot_lock_excludes_and_wakes() {
     check(|| {
-        let table = Arc::new(SlotTable::new(8192, Unit::DEFAULT, Backing::Private).unwrap());
+        let table: SlotTable = SlotTable::new(8192, Unit::DEFAULT, Backing::Private).unwrap();
+        let table = Arc::new(table);
         let inside = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let work = |first: usize| -> Box<dyn FnOnce() + Send> {
             let (table, inside) = (table.clone(), inside.clone());

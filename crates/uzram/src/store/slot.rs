@@ -1,8 +1,7 @@
 //! The slot table: one 64-bit word a page, which is its content's only truth and its lock.
 //!
 //! ```text
-//! bit  0      lock
-//! bit  1      waiters: somebody sleeps for this lock
+//! bits 0-1    the lock's
 //! bits 2-4    kind: empty, same-filled, raw, packed (shared and written-back are reserved)
 //! bits 5-7    flags: idle, mark, incompressible
 //! bits 8-9    codec priority
@@ -18,33 +17,21 @@
 //!    unlocks, makes it, and starts again from the read.
 //! 4. No thread holds two slots.
 //!
-//! The lock spins [`SPINS_MAX`] turns and then sleeps: a holder that was preempted can be away for
-//! milliseconds. Sleepers wait in [`PARKING_LOTS`] hashed lots. A sleeper sets the waiters bit while
-//! it holds its lot's mutex, which the condition variable gives up; who unlocks a word with that
-//! bit takes the same mutex before it notifies. So no wake-up is lost; those woken for another slot
-//! of the lot look and sleep again.
+//! The lock itself is in `store/lock.rs`.
 
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
-
-use crossbeam_utils::CachePadded;
+use std::ops::Deref;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory;
 use crate::page::{PageIndex, PageState, Unit};
 use crate::pool::{GRANULE_BITS, GRANULE_BYTES, Handle};
 use crate::region::Backing;
-use crate::sync::{self, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sync::Ordering;
 
-/// Turns of spinning before a thread sleeps: about as long as one page takes to decompress.
-const SPINS_MAX: u32 = if cfg!(uzram_shuttle) { 1 } else { 200 };
+use super::lock::{LOCK_BITS, SleepingBit, Slot, SlotLock};
 
-/// Places to sleep, shared by all slots.
-const PARKING_LOTS: usize = if cfg!(uzram_shuttle) { 1 } else { 64 };
-
-const LOCK: u64 = 1;
-const WAITERS: u64 = 1 << 1;
 const KIND_SHIFT: u32 = 2;
 const KIND_BITS: u32 = 3;
 const FLAG_BITS: u32 = 3;
@@ -55,6 +42,7 @@ const PAYLOAD_SHIFT: u32 = SIZE_SHIFT + SIZE_BITS;
 const PAYLOAD_BITS: u32 = 38;
 
 const _: () = {
+    assert!(LOCK_BITS == (1 << KIND_SHIFT) - 1);
     assert!(PAYLOAD_SHIFT + PAYLOAD_BITS == u64::BITS);
     assert!(PAYLOAD_BITS >= GRANULE_BITS && PAYLOAD_BITS >= u32::BITS);
     assert!(1 << SIZE_BITS == crate::page::UNIT_MAX_BYTES);
@@ -93,7 +81,8 @@ impl Entry {
     }
 
     /// # Safety
-    /// `word` must come from [`Entry::encode`], and no handle of an earlier decoding may be alive.
+    /// `word` must come from [`Entry::encode`], and no handle of an earlier decoding may be alive but
+    /// those that shared guards lend, beside which this one is only lent too.
     unsafe fn decode(word: u64) -> Entry {
         let payload = word >> PAYLOAD_SHIFT;
         let size = (word >> SIZE_SHIFT) as u16;
@@ -111,34 +100,28 @@ impl Entry {
 
 /// All slots of a store.
 #[derive(Debug)]
-pub(crate) struct SlotTable {
+pub(crate) struct SlotTable<L = SleepingBit> {
     words: Words,
     slots: u64,
-    lots: Box<[CachePadded<ParkingLot>]>,
+    lock: L,
 }
 
-#[derive(Debug, Default)]
-struct ParkingLot {
-    mutex: Mutex<()>,
-    condvar: Condvar,
-}
-
-impl SlotTable {
+impl<L: SlotLock> SlotTable<L> {
     /// A table of empty slots for `disksize_bytes`, which is a multiple of the unit.
-    pub(crate) fn new(disksize_bytes: u64, unit: Unit, backing: Backing) -> Result<SlotTable> {
+    pub(crate) fn new(disksize_bytes: u64, unit: Unit, backing: Backing) -> Result<SlotTable<L>> {
+        const { assert!(L::ENTRY_WORDS > 0) };
         let slots = disksize_bytes >> unit.shift();
-        SlotTable::over(Words::reserve(slots, backing)?, slots)
+        let words = slots
+            .checked_mul(L::ENTRY_WORDS as u64)
+            .ok_or_else(too_many);
+        SlotTable::over(Words::reserve(words?, backing)?, slots)
     }
 
-    pub(crate) fn over(words: Words, slots: u64) -> Result<SlotTable> {
-        let mut lots = Vec::new();
-        for _ in 0..PARKING_LOTS {
-            memory::push(&mut lots, CachePadded::new(ParkingLot::default()))?;
-        }
+    pub(crate) fn over(words: Words, slots: u64) -> Result<SlotTable<L>> {
         Ok(SlotTable {
             words,
             slots,
-            lots: lots.into_boxed_slice(),
+            lock: L::new()?,
         })
     }
 
@@ -153,7 +136,7 @@ impl SlotTable {
 
     /// Bytes of address space that the words take.
     pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.slots * size_of::<u64>() as u64
+        self.slots * (L::ENTRY_WORDS * size_of::<u64>()) as u64
     }
 
     #[cfg(all(test, not(uzram_shuttle)))]
@@ -165,17 +148,31 @@ impl SlotTable {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`].
-    pub(crate) fn lock(&self, index: PageIndex) -> Result<SlotGuard<'_>> {
+    pub(crate) fn lock(&self, index: PageIndex) -> Result<SlotGuard<'_, L>> {
         self.check(index)?;
-        let word = self.lock_word(index);
-        // SAFETY: the word is locked now: whoever decoded it before has encoded or forgotten its
-        // handle, since a guard does one of the two before it unlocks.
-        let entry = ManuallyDrop::new(unsafe { Entry::decode(word) });
+        let word = self.lock.lock(self.slot(index));
+        // SAFETY: the slot is locked now: whoever decoded its word before has encoded or forgotten
+        // its handle, since a guard does one of the two before it unlocks.
+        let entry = unsafe { Entry::decode(word) };
         Ok(SlotGuard {
             table: self,
-            index,
-            word,
-            entry,
+            locked: Locked::new(index, word, entry),
+        })
+    }
+
+    /// Locks the slot of page `index` to look at it only; others may at the same time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`].
+    pub(crate) fn lock_shared(&self, index: PageIndex) -> Result<SharedGuard<'_, L>> {
+        self.check(index)?;
+        let word = self.lock.lock_shared(self.slot(index));
+        // SAFETY: as in `lock`, except that others may have decoded the same word and share the lock:
+        // a shared guard lends its handle only, to readers, and forgets it before it unlocks.
+        let entry = unsafe { Entry::decode(word) };
+        Ok(SharedGuard {
+            table: self,
+            locked: Locked::new(index, word, entry),
         })
     }
 
@@ -187,7 +184,7 @@ impl SlotTable {
     /// [`ErrorKind::OutOfRange`].
     pub(crate) fn is_hole(&self, index: PageIndex) -> Result<bool> {
         self.check(index)?;
-        Ok(self.words.at(index).load(Ordering::Relaxed) & !(LOCK | WAITERS) == 0)
+        Ok(self.slot(index).word.load(Ordering::Relaxed) & !LOCK_BITS == 0)
     }
 
     /// How page `index` is kept, seen without the lock: a writer changes the word only to publish,
@@ -197,7 +194,7 @@ impl SlotTable {
     /// [`ErrorKind::OutOfRange`].
     pub(crate) fn state(&self, index: PageIndex) -> Result<PageState> {
         self.check(index)?;
-        let word = self.words.at(index).load(Ordering::Relaxed);
+        let word = self.slot(index).word.load(Ordering::Relaxed);
         Ok(match word >> KIND_SHIFT & ((1 << KIND_BITS) - 1) {
             KIND_SAME => PageState::Same((word >> PAYLOAD_SHIFT) as u32),
             KIND_RAW => PageState::Raw,
@@ -211,7 +208,7 @@ impl SlotTable {
     /// Where the object of page `index` lies, if it has one, as the offset into the arena in bytes; seen
     /// without the lock, so it was true a moment ago.
     pub(crate) fn glimpse(&self, index: PageIndex) -> Option<usize> {
-        let word = self.words.at(index).load(Ordering::Relaxed);
+        let word = self.slot(index).word.load(Ordering::Relaxed);
         let kind = word >> KIND_SHIFT & ((1 << KIND_BITS) - 1);
         matches!(kind, KIND_RAW | KIND_PACKED)
             .then_some((word >> PAYLOAD_SHIFT) as usize * GRANULE_BYTES)
@@ -231,76 +228,45 @@ impl SlotTable {
         }
     }
 
+    #[inline]
+    fn slot(&self, index: PageIndex) -> Slot<'_> {
+        let at = index.0 as usize * L::ENTRY_WORDS;
+        Slot {
+            index: index.0,
+            word: self.words.at(at),
+            lock: self.words.at(at + L::ENTRY_WORDS - 1),
+        }
+    }
+}
+
+#[cfg(all(test, not(uzram_shuttle)))]
+impl SlotTable {
     /// Unlocks every slot: for a table whose users died.
-    #[cfg(all(test, not(uzram_shuttle)))]
     pub(crate) fn break_locks(&self) {
         for index in 0..self.slots {
-            self.words
-                .at(PageIndex(index))
-                .fetch_and(!(LOCK | WAITERS), Ordering::Relaxed);
+            let slot = self.slot(PageIndex(index));
+            slot.word.fetch_and(!LOCK_BITS, Ordering::Relaxed);
         }
-    }
-
-    fn lock_word(&self, index: PageIndex) -> u64 {
-        let cell = self.words.at(index);
-        for _ in 0..SPINS_MAX {
-            let word = cell.load(Ordering::Relaxed);
-            if word & LOCK == 0 && self.try_set(index, word, word | LOCK) {
-                return word & !WAITERS;
-            }
-            sync::spin();
-        }
-        self.lock_asleep(index)
-    }
-
-    #[cold]
-    fn lock_asleep(&self, index: PageIndex) -> u64 {
-        let lot = self.lot(index);
-        let mut sleeping = lot.mutex.lock();
-        loop {
-            let word = self.words.at(index).load(Ordering::Relaxed);
-            if word & LOCK == 0 {
-                // Others may sleep for this slot too: leave the waiters bit as it is.
-                if self.try_set(index, word, word | LOCK) {
-                    return word & !WAITERS;
-                }
-            } else if word & WAITERS != 0 || self.try_set(index, word, word | WAITERS) {
-                sleeping = sync::wait(&lot.condvar, sleeping);
-            }
-        }
-    }
-
-    fn try_set(&self, index: PageIndex, from: u64, to: u64) -> bool {
-        let cell = self.words.at(index);
-        cell.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    /// Stores `word`, unlocked, and wakes who sleeps for it.
-    fn unlock(&self, index: PageIndex, word: u64) {
-        let before = self.words.at(index).swap(word, Ordering::Release);
-        if before & WAITERS != 0 {
-            self.wake(index);
-        }
-    }
-
-    #[cold]
-    fn wake(&self, index: PageIndex) {
-        let lot = self.lot(index);
-        let sleeping: MutexGuard<'_, ()> = lot.mutex.lock();
-        lot.condvar.notify_all();
-        drop(sleeping);
-    }
-
-    fn lot(&self, index: PageIndex) -> &ParkingLot {
-        &self.lots[index.0 as usize % PARKING_LOTS]
     }
 }
 
 /// A locked slot. Dropping it unlocks the slot with its content as it was.
 #[derive(Debug)]
-pub(crate) struct SlotGuard<'a> {
-    table: &'a SlotTable,
+pub(crate) struct SlotGuard<'a, L: SlotLock> {
+    table: &'a SlotTable<L>,
+    locked: Locked,
+}
+
+/// A slot that is locked for readers.
+#[derive(Debug)]
+pub(crate) struct SharedGuard<'a, L: SlotLock> {
+    table: &'a SlotTable<L>,
+    locked: Locked,
+}
+
+/// What a guard shows.
+#[derive(Debug)]
+pub(crate) struct Locked {
     index: PageIndex,
     /// The word as found, without the lock's bits.
     word: u64,
@@ -308,7 +274,15 @@ pub(crate) struct SlotGuard<'a> {
     entry: ManuallyDrop<Entry>,
 }
 
-impl SlotGuard<'_> {
+impl Locked {
+    fn new(index: PageIndex, word: u64, entry: Entry) -> Locked {
+        Locked {
+            index,
+            word,
+            entry: ManuallyDrop::new(entry),
+        }
+    }
+
     pub(crate) fn entry(&self) -> &Entry {
         &self.entry
     }
@@ -316,7 +290,9 @@ impl SlotGuard<'_> {
     pub(crate) fn index(&self) -> PageIndex {
         self.index
     }
+}
 
+impl<L: SlotLock> SlotGuard<'_, L> {
     /// Unlocks the slot with its object at another place, `new`, where the same bytes lie; everything
     /// else of the word stays. Returns the old object for its memory to be freed.
     ///
@@ -326,16 +302,14 @@ impl SlotGuard<'_> {
     pub(crate) fn relocate(self, new: Handle) -> Handle {
         let mut guard = ManuallyDrop::new(self);
         // SAFETY: as in `publish`: the guard is never used again, and its word is overwritten below.
-        let old = match unsafe { ManuallyDrop::take(&mut guard.entry) } {
+        let old = match unsafe { ManuallyDrop::take(&mut guard.locked.entry) } {
             Entry::Raw(old) | Entry::Packed(old) => old,
             Entry::Empty | Entry::Same(_) => panic!("only objects have places"),
         };
         assert_eq!(old.size_bytes(), new.size_bytes());
         let (granule, _) = new.into_parts();
-        let rest = guard.word & ((1 << PAYLOAD_SHIFT) - 1);
-        guard
-            .table
-            .unlock(guard.index, rest | granule << PAYLOAD_SHIFT);
+        let rest = guard.locked.word & ((1 << PAYLOAD_SHIFT) - 1);
+        guard.unlock(rest | granule << PAYLOAD_SHIFT);
         old
     }
 
@@ -343,17 +317,52 @@ impl SlotGuard<'_> {
     #[must_use = "the old entry owns memory"]
     pub(crate) fn publish(self, entry: Entry) -> Entry {
         let mut guard = ManuallyDrop::new(self);
-        guard.table.unlock(guard.index, entry.encode());
+        guard.unlock(entry.encode());
         // SAFETY: the guard is never dropped or used again, and the word that also stood for this
         // entry is overwritten: from here on the returned value is its only owner.
-        unsafe { ManuallyDrop::take(&mut guard.entry) }
+        unsafe { ManuallyDrop::take(&mut guard.locked.entry) }
+    }
+
+    fn unlock(&self, word: u64) {
+        let slot = self.table.slot(self.locked.index);
+        self.table.lock.unlock(slot, word);
     }
 }
 
-impl Drop for SlotGuard<'_> {
+impl<L: SlotLock> Drop for SlotGuard<'_, L> {
     fn drop(&mut self) {
-        self.table.unlock(self.index, self.word);
+        self.unlock(self.locked.word);
     }
+}
+
+impl<L: SlotLock> Drop for SharedGuard<'_, L> {
+    fn drop(&mut self) {
+        let slot = self.table.slot(self.locked.index);
+        self.table.lock.unlock_shared(slot, self.locked.word);
+    }
+}
+
+impl<L: SlotLock> Deref for SlotGuard<'_, L> {
+    type Target = Locked;
+
+    fn deref(&self) -> &Locked {
+        &self.locked
+    }
+}
+
+impl<L: SlotLock> Deref for SharedGuard<'_, L> {
+    type Target = Locked;
+
+    fn deref(&self) -> &Locked {
+        &self.locked
+    }
+}
+
+fn too_many() -> Error {
+    Error::new(
+        ErrorKind::NoMemory,
+        "the slot table exceeds the address space",
+    )
 }
 
 pub(crate) use words::Words;
@@ -361,10 +370,9 @@ pub(crate) use words::Words;
 /// The words in a region.
 #[cfg(not(uzram_shuttle))]
 mod words {
-    use crate::error::{Error, ErrorKind, Result};
-    use crate::page::PageIndex;
+    use crate::error::Result;
     use crate::region::{Backing, Region};
-    use crate::sync::MappedU64;
+    use crate::store::lock::Word;
 
     #[derive(Debug)]
     pub(crate) struct Words {
@@ -372,16 +380,11 @@ mod words {
     }
 
     impl Words {
-        pub(crate) fn reserve(slots: u64, backing: Backing) -> Result<Words> {
-            let bytes = slots.checked_mul(size_of::<u64>() as u64);
+        pub(crate) fn reserve(words: u64, backing: Backing) -> Result<Words> {
+            let bytes = words.checked_mul(size_of::<Word>() as u64);
             let bytes = bytes
                 .and_then(|bytes| usize::try_from(bytes).ok())
-                .ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::NoMemory,
-                        "the slot table exceeds the address space",
-                    )
-                })?;
+                .ok_or_else(super::too_many)?;
             Ok(Words {
                 region: Region::reserve(bytes, backing)?,
             })
@@ -391,8 +394,9 @@ mod words {
             self.region.populate(0..self.region.length_bytes(), false)
         }
 
-        pub(super) fn at(&self, index: PageIndex) -> &MappedU64 {
-            &self.region.words()[index.0 as usize]
+        #[inline]
+        pub(super) fn at(&self, place: usize) -> &Word {
+            &self.region.words()[place]
         }
 
         #[cfg(test)]
@@ -411,19 +415,18 @@ mod words {
 #[cfg(uzram_shuttle)]
 mod words {
     use crate::error::Result;
-    use crate::page::PageIndex;
     use crate::region::Backing;
-    use crate::sync::AtomicU64;
+    use crate::store::lock::Word;
 
     #[derive(Debug)]
     pub(crate) struct Words {
-        words: Vec<AtomicU64>,
+        words: Vec<Word>,
     }
 
     impl Words {
-        pub(crate) fn reserve(slots: u64, _backing: Backing) -> Result<Words> {
+        pub(crate) fn reserve(words: u64, _backing: Backing) -> Result<Words> {
             Ok(Words {
-                words: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+                words: (0..words).map(|_| Word::new(0)).collect(),
             })
         }
 
@@ -431,8 +434,8 @@ mod words {
             Ok(())
         }
 
-        pub(super) fn at(&self, index: PageIndex) -> &AtomicU64 {
-            &self.words[index.0 as usize]
+        pub(super) fn at(&self, place: usize) -> &Word {
+            &self.words[place]
         }
     }
 }

@@ -11,18 +11,19 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::codec::streams::Stream;
+use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{self, PageIndex, Zeroing};
 use crate::pool::{Full, Handle};
 use crate::stats::Counter;
-use crate::sync;
+use crate::sync::{self, MutexGuard};
 
 use super::Store;
+use super::lock::SlotLock;
 use super::slot::Entry;
 
 /// How often a write grows the pool before it gives up: others may take what it made.
-const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 64 };
+const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 1024 };
 
 /// Times that it does so without a turn where there is no limit.
 const GROWTHS_WITHOUT_TURN: usize = if cfg!(uzram_shuttle) { 1 } else { 4 };
@@ -63,7 +64,7 @@ impl From<Error> for Retry {
     }
 }
 
-impl Store {
+impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     /// Writes `page`, one unit, as page `index`.
     ///
     /// # Errors
@@ -217,10 +218,13 @@ impl Store {
         // Under a limit the pool makes room by giving free runs back, and it cannot know which of them
         // another writer has just made for itself: without turns two could do that to each other.
         let limited = self.mem_limit() > 0;
-        let mut turn = limited.then(|| self.growing.lock());
+        let mut turn = match limited {
+            true => Some(self.growing.lock()),
+            false => self.behind_the_starving(),
+        };
         for growths in 0..GROWTHS_MAX {
             if growths == GROWTHS_WITHOUT_TURN {
-                // Compaction gives free memory back in its turn, and may have taken what was made.
+                // Others, or compaction in its turn, took what was made.
                 turn.get_or_insert_with(|| self.growing.lock());
             }
             self.counters.add(Counter::SlowPathWrites, 1);
@@ -236,6 +240,15 @@ impl Store {
         } else {
             no_memory()
         })
+    }
+
+    /// A turn if somebody has one. Who needed a turn gets memory soon: whoever takes what he made
+    /// ends up here when he writes next.
+    fn behind_the_starving(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.growing.try_lock() {
+            Some(_nobody_starves) => None,
+            None => Some(self.growing.lock()),
+        }
     }
 
     /// Repeats `attempt` until the spare has been refilled by [`Store::maintain`], which this thread

@@ -3,16 +3,17 @@
 //!
 //! Fails when the slot's lock is dropped between the read and the publish of a partial write.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use uzram::{
-    Bio, BlockDevice, Brd, Btt, BttVersion, ErrorKind, PageIndex, Persistence, Pmem, PmemFile,
-    Store, Unit, Zeroing, Zram,
+    Bio, BlockDevice, Brd, Btt, BttVersion, Codec, Compression, Compressor, DecompressShared,
+    Decompressor, ErrorKind, Malformed, PageIndex, Persistence, Pmem, PmemFile, Store, Unit,
+    Zeroing, Zram,
 };
 
 use crate::history::{self, Clock, Event, SECTOR_BYTES, WHOLE, ZERO};
-use crate::pages::Rng;
+use crate::pages::{Rng, noise};
 
 pub const THREADS: u64 = 8;
 const PAGES: u64 = 64;
@@ -362,4 +363,66 @@ fn two_halves_of_one_page_are_never_undone() {
             });
         }
     });
+}
+
+/// A codec that finds nothing to compress, and takes its time for pages that begin with 1.
+struct Hesitant;
+
+impl Codec for Hesitant {
+    fn name(&self) -> &str {
+        "hesitant"
+    }
+
+    fn compressor(&self, _unit: Unit) -> uzram::Result<Box<dyn Compressor>> {
+        Ok(Box::new(Hesitant))
+    }
+
+    fn decompressor(&self, _unit: Unit) -> uzram::Result<Decompressor> {
+        Ok(Decompressor::Shared(Box::new(Hesitant)))
+    }
+}
+
+impl Compressor for Hesitant {
+    fn compress(&mut self, source: &[u8], _destination: &mut [u8]) -> Option<usize> {
+        if source[0] == 1 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        None
+    }
+}
+
+impl DecompressShared for Hesitant {
+    fn decompress(&self, _source: &[u8], _destination: &mut [u8]) -> Result<(), Malformed> {
+        Err(Malformed)
+    }
+}
+
+/// On a small disk each write makes memory and gives memory back. A slow writer gets at what he made in
+/// the end, however many others find it first.
+#[test]
+fn nobody_starves_while_others_take_the_memory_that_he_makes() {
+    let codec = Compression::with_codec(Box::new(Hesitant), Unit::DEFAULT).unwrap();
+    let builder = Store::builder().size(THREADS << 12).compression(codec);
+    let store = &builder.build().unwrap();
+    let write = |place: u64, first: u8| {
+        let mut page = noise(place, 4096);
+        page[0] = first;
+        store.write(PageIndex(place), &page).unwrap();
+    };
+    let is_done = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for place in 1..THREADS {
+            scope.spawn(move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    write(place, 2);
+                }
+            });
+        }
+        let done = scope
+            .spawn(move || (0..20).for_each(|_| write(0, 1)))
+            .join();
+        is_done.store(true, Ordering::Relaxed);
+        done.unwrap();
+    });
+    assert_eq!(store.stats().failed_writes, 0);
 }

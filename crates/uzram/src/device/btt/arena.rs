@@ -4,11 +4,11 @@
 //!
 //! 1. waits until nobody reads the free block any more (its content was a sector's once);
 //! 2. writes the data to it;
-//! 3. takes the sector's map lock, and stores the first half of the lane's older flog entry: the
-//!    sector, and the block that it has now;
-//! 4. fence; stores the entry's second half, the new block and the sequence number, in one piece: from
-//!    here on a power cut ends with the new content;
-//! 5. fence; stores the map's entry; fence. The block that the sector had is the lane's free one now.
+//! 3. takes the sector's map lock; fence; stores the first half of the lane's older flog entry, the sector
+//!    and the block that it has now, and then its second half, the new block and the sequence number, in one
+//!    piece: from here on a power cut ends with the new content. The halves lie on one line, so none is
+//!    durable before the other without a fence between them;
+//! 4. fence; stores the map's entry; fence. The block that the sector had is the lane's free one now.
 //!
 //! A reader tells writers which block it reads and looks at the map once more: if the entry is the same,
 //! the block is not written before the reader is done.
@@ -215,12 +215,9 @@ impl Arena {
             new_block,
             sequence: lane.state.next_sequence,
         };
-        let [names, counts] = entry.words();
-        let place = self.entry_place(lane);
-        medium.store_u64(place, names)?;
         medium.fence()?;
         let switched = medium
-            .store_u64(place + 8, counts)
+            .store_pair(self.entry_place(lane), entry.words())
             .and_then(|()| medium.fence())
             .and_then(|()| {
                 let entry = MapEntry::Normal(new_block);

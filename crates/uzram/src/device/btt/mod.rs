@@ -142,9 +142,7 @@ impl Btt {
                     sequence: 1,
                 };
                 let place = start + info.flog_offset + u64::from(lane) * layout::FLOG_BYTES;
-                let [names, counts] = entry.words();
-                medium.store_u64(place, names)?;
-                medium.store_u64(place + 8, counts)?;
+                medium.store_pair(place, entry.words())?;
             }
             medium.write(start + info.copy_offset, &info.encode())?;
         }

@@ -379,20 +379,23 @@ impl Medium for PmemFile {
         }
     }
 
-    fn store_u64(&self, offset: u64, word: u64) -> Result<()> {
+    fn store_pair(&self, offset: u64, words: [u64; 2]) -> Result<()> {
         self.check_writable()?;
-        self.check(offset, 8)?;
-        check_aligned(offset, 8);
+        self.check(offset, 16)?;
+        check_aligned(offset, 16);
         match &self.access {
             #[cfg(target_arch = "x86_64")]
             Access::Mapped(mapping) => {
-                let to = mapping.pointer(offset as usize, 8);
+                let to = mapping.pointer(offset as usize, 16);
                 let write_back = self.persistence == Persistence::Cpu;
                 // SAFETY: as in `write`; aligned.
-                unsafe { guard::store_u64(to, word.to_le(), write_back) }
+                unsafe { guard::store_pair(to, words.map(u64::to_le), write_back) }
                     .map_err(|_| self.vanished(offset))
             }
-            Access::Calls => self.write_by_call(offset, &word.to_le_bytes()),
+            Access::Calls => words
+                .iter()
+                .zip([offset, offset + 8])
+                .try_for_each(|(word, at)| self.write_by_call(at, &word.to_le_bytes())),
         }
     }
 

@@ -7,8 +7,7 @@
 //! signal goes to whoever had it before. So the way without a fault costs nothing, and Rust code
 //! never holds a reference to such memory.
 //!
-//! The handler is the process's and is installed once, when the first file is mapped. A program that
-//! replaces it afterwards must pass signals on, or a vanished file ends it.
+//! The handler (`sigbus.rs`) is the process's, and faults here are claimed when the first file is mapped.
 //!
 //! Persistence, by Intel's manual of the architecture: a non-temporal store goes past the caches, a
 //! normal one is written back with CLWB (or CLFLUSHOPT, CLFLUSH, which also evict), and SFENCE waits
@@ -17,8 +16,8 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, _mm_sfence};
-use std::ffi::{c_int, c_void};
 
+use crate::sigbus;
 use crate::sync::OnceLock;
 
 /// What is written back at once, in bytes.
@@ -112,18 +111,25 @@ pub(super) unsafe fn store_u32(to: *mut u8, word: u32, write_back: bool) -> Resu
     unsafe { back(to, 4, write_back) }
 }
 
-/// As [`store_u32`], for two words.
+/// Two words on one line, in this order, each in one store. Written back once, for what a line holds
+/// becomes durable in the order in which it was stored.
 ///
 /// # Errors
-/// [`Fault`]; the words may be there.
+/// [`Fault`]; any of the words may be there.
 ///
 /// # Safety
-/// As for [`write`]; `to` is aligned to 8.
-pub(super) unsafe fn store_u64(to: *mut u8, word: u64, write_back: bool) -> Result<(), Fault> {
+/// As for [`write`]; `to` is aligned to 16.
+pub(super) unsafe fn store_pair(
+    to: *mut u8,
+    words: [u64; 2],
+    write_back: bool,
+) -> Result<(), Fault> {
     // SAFETY: the caller vouches for `to`.
-    unsafe { uzram_guard_store64(to, word) }.check()?;
+    unsafe { uzram_guard_store64(to, words[0]) }.check()?;
+    // SAFETY: as above; the second word is within what the caller vouches for.
+    unsafe { uzram_guard_store64(to.wrapping_add(8), words[1]) }.check()?;
     // SAFETY: as above.
-    unsafe { back(to, 8, write_back) }
+    unsafe { back(to, 16, write_back) }
 }
 
 /// Waits until everything that this thread streamed or wrote back is durable.
@@ -137,66 +143,21 @@ pub(super) fn fence() {
 /// # Errors
 /// What the system says.
 pub(super) fn install() -> std::io::Result<()> {
-    let installed = PREVIOUS.get_or_init(|| {
-        // SAFETY: an all-zero sigaction is a valid value: the default action, an empty mask.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = on_sigbus as *const () as libc::sighandler_t;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: as above.
-        let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: both point to live values; the handler is async-signal-safe: it reads a value
-        // that was set once, and its own arguments.
-        match unsafe { libc::sigaction(libc::SIGBUS, &action, &mut previous) } {
-            0 => Ok(previous),
-            _ => Err(std::io::Error::last_os_error().raw_os_error()),
-        }
-    });
-    match installed {
-        Ok(_) => Ok(()),
-        Err(errno) => Err(errno.map_or_else(
-            || std::io::Error::other("sigaction"),
-            std::io::Error::from_raw_os_error,
-        )),
-    }
+    sigbus::claim(continue_as_failed)
 }
 
-/// The action that SIGBUS had before, or the errno that kept ours from being installed.
-static PREVIOUS: OnceLock<Result<libc::sigaction, Option<i32>>> = OnceLock::new();
-
-extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let machine = context.cast::<libc::ucontext_t>();
-    // SAFETY: the kernel hands a handler with SA_SIGINFO the interrupted thread's context.
+/// Takes faults of the routines below.
+fn continue_as_failed(fault: &sigbus::Fault) -> bool {
+    let machine = fault.context.cast::<libc::ucontext_t>();
+    // SAFETY: a claim is called with the interrupted thread's context, which is nobody else's.
     let registers = unsafe { &mut (*machine).uc_mcontext.gregs };
     let at = registers[libc::REG_RIP as usize] as usize;
     let guarded = (&raw const uzram_guard_begin).addr()..(&raw const uzram_guard_end).addr();
-    if guarded.contains(&at) {
+    let is_ours = guarded.contains(&at);
+    if is_ours {
         registers[libc::REG_RIP as usize] = (&raw const uzram_guard_failed).addr() as i64;
-        return;
     }
-    pass_on(signal, info, context);
-}
-
-/// Gives a signal that is not ours to whoever had it before.
-fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // The handler can run before `install` has stored what was there: the default then.
-    let previous = PREVIOUS.get().and_then(|previous| previous.as_ref().ok());
-    let handler = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
-    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // A fault cannot be ignored. With the default action back, the instruction runs again and
-        // ends the process, with the right address in its core.
-        // SAFETY: `signal` is the one being handled.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-    } else if previous.is_some_and(|previous| previous.sa_flags & libc::SA_SIGINFO != 0) {
-        type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-        // SAFETY: the flag says that the address is a function of this kind.
-        let handler = unsafe { std::mem::transmute::<libc::sighandler_t, Handler>(handler) };
-        handler(signal, info, context);
-    } else {
-        // SAFETY: without the flag it is a function of this kind.
-        let handler =
-            unsafe { std::mem::transmute::<libc::sighandler_t, extern "C" fn(c_int)>(handler) };
-        handler(signal);
-    }
+    is_ours
 }
 
 /// Bytes before the first whole line, whole lines, bytes after the last.

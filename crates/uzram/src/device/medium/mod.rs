@@ -49,8 +49,9 @@ pub(super) trait Medium: Send + Sync + fmt::Debug {
     /// Stores a little-endian word at `offset`, a multiple of 4, in one piece.
     fn store_u32(&self, offset: u64, word: u32) -> Result<()>;
 
-    /// Stores a little-endian word at `offset`, a multiple of 8, in one piece.
-    fn store_u64(&self, offset: u64, word: u64) -> Result<()>;
+    /// Stores two little-endian words at `offset`, a multiple of 16, each in one piece. The second is
+    /// durable no sooner than the first: they lie on one line, and a line keeps the order of its stores.
+    fn store_pair(&self, offset: u64, words: [u64; 2]) -> Result<()>;
 
     /// What this thread stored is seen by threads that it tells. Where the CPU makes stores durable
     /// it is durable as well.

@@ -1,7 +1,8 @@
 //! Persistent memory that is as bad as it may be, for tests.
 //!
 //! A store waits in its thread's list, word by word, until that thread's next fence. When the power is
-//! cut, any subset of the words that wait has reached the medium. Reads take the memory's content
+//! cut, any subset of the words that wait has reached the medium, but of a pair never the second alone.
+//! Reads take the memory's content
 //! in two steps with other threads' turns in between.
 
 use std::collections::HashMap;
@@ -24,8 +25,10 @@ pub(in crate::device) enum Plant {
     MissingFence(usize),
     /// Data is stored one fence later than it should be.
     LateData,
-    /// Words of eight bytes (the flog's) are stored one fence later than they should be.
+    /// Pairs (the flog's) are stored one fence later than they should be.
     LateFlog,
+    /// Pairs are stored the second word first.
+    BackwardPairs,
 }
 
 /// How the words that wait fare in a power cut.
@@ -65,6 +68,8 @@ struct Store {
     offset: u64,
     bytes: Vec<u8>,
     fences_needed: usize,
+    /// Reaches the medium no sooner than the one before.
+    follows: bool,
 }
 
 impl fmt::Debug for State {
@@ -120,6 +125,7 @@ impl Sim {
         let mut medium = state.medium.clone();
         let mut random = luck.seed;
         let mut lines = HashMap::new();
+        let mut previous = true;
         for store in state.waiting.values().flatten() {
             let mut draw = || {
                 random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -130,6 +136,8 @@ impl Sim {
                 true => *lines.entry(store.offset / 64).or_insert_with(draw),
                 false => draw(),
             };
+            let arrives = arrives && (previous || !store.follows);
+            previous = arrives;
             if arrives {
                 let at = store.offset as usize;
                 medium[at..at + store.bytes.len()].copy_from_slice(&store.bytes);
@@ -157,10 +165,23 @@ impl Sim {
                 offset: offset + from as u64,
                 bytes: bytes[from..from + word].to_vec(),
                 fences_needed: if is_late { 2 } else { 1 },
+                follows: false,
             });
             from += word;
         }
         Ok(())
+    }
+
+    /// Makes the last two words that this thread stored a pair.
+    fn pair(&self) {
+        let mut state = self.state.lock().unwrap();
+        let waiting = state.waiting.entry(thread::current().id()).or_default();
+        if let [.., first, second] = &mut waiting[..] {
+            if self.plant == Plant::BackwardPairs {
+                std::mem::swap(first, second);
+            }
+            second.follows = true;
+        }
     }
 
     fn settle(&self) -> Result<()> {
@@ -263,8 +284,11 @@ impl Medium for std::sync::Arc<Sim> {
         self.store(offset, &word.to_le_bytes(), false)
     }
 
-    fn store_u64(&self, offset: u64, word: u64) -> Result<()> {
-        self.store(offset, &word.to_le_bytes(), self.plant == Plant::LateFlog)
+    fn store_pair(&self, offset: u64, words: [u64; 2]) -> Result<()> {
+        let bytes = words.map(u64::to_le_bytes);
+        self.store(offset, bytes.as_flattened(), self.plant == Plant::LateFlog)?;
+        self.pair();
+        Ok(())
     }
 
     fn publish(&self) {}

@@ -5,8 +5,7 @@
 //! hole whose entry cannot be had (no memory) is forgotten until the block is empty, which its
 //! count of live granules says.
 
-use crate::error::Result;
-use crate::memory;
+use super::holes::{Hole, Holes};
 use crate::pool::GRANULE_BYTES;
 use crate::pool::arena::RUN_PAGES_MAX;
 use crate::region::PAGE_BYTES;
@@ -14,44 +13,13 @@ use crate::region::PAGE_BYTES;
 /// Granules of a page.
 pub(super) const PAGE_GRANULES: usize = PAGE_BYTES / GRANULE_BYTES;
 
-/// Room for holes from the start: most blocks need no more.
-const HOLES_FIRST: usize = 12;
-
 const _: () = assert!(RUN_PAGES_MAX <= u64::BITS as usize);
 const _: () = assert!(RUN_PAGES_MAX * PAGE_GRANULES <= u16::MAX as usize);
-
-/// Free granules of a block. Both in granules, from the frame's start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Hole {
-    start: u16,
-    length: u16,
-}
-
-impl Hole {
-    fn new(start: usize, length: usize) -> Hole {
-        Hole {
-            start: start as u16,
-            length: length as u16,
-        }
-    }
-
-    fn start(self) -> usize {
-        usize::from(self.start)
-    }
-
-    fn length(self) -> usize {
-        usize::from(self.length)
-    }
-
-    fn end(self) -> usize {
-        self.start() + self.length()
-    }
-}
 
 /// The part of a frame that holds objects. Places and lengths are in granules from the frame's start.
 #[derive(Debug, Default)]
 pub(super) struct Block {
-    holes: Vec<Hole>,
+    holes: Holes,
     /// Bit `n`: page `n` of the frame is the block's.
     pages: u64,
     live_granules: u32,
@@ -79,13 +47,8 @@ impl Block {
         usize::from(self.longest)
     }
 
-    /// Makes room for the entries of a few holes.
-    pub(super) fn prepare(&mut self) -> Result<()> {
-        memory::reserve(&mut self.holes, HOLES_FIRST)
-    }
-
     /// Adds `count` pages from `first` on, all free; lost if there is no entry for their hole, which a
-    /// block fresh from [`Block::prepare`] always has.
+    /// new block always has.
     pub(super) fn add_pages(&mut self, first: usize, count: usize) {
         self.pages |= mask(first, count);
         self.add_hole(first * PAGE_GRANULES, count * PAGE_GRANULES);
@@ -93,22 +56,8 @@ impl Block {
 
     /// Takes `length` granules from the shortest hole that has them; returns where.
     pub(super) fn take(&mut self, length: usize) -> Option<usize> {
-        // One number for length and index, without branches: the compiler looks at several at once.
-        let too_short = i32::MAX;
-        let keys = self
-            .holes
-            .iter()
-            .zip(0..)
-            .map(|(hole, at)| match hole.length() < length {
-                true => too_short,
-                false => (i32::from(hole.length) - 1) << 16 | at,
-            });
-        let best = keys.fold(too_short, i32::min);
-        if best == too_short {
-            return None;
-        }
-        let at = (best & 0xffff) as usize;
-        let start = self.holes[at].start();
+        let at = self.holes.best_fit(length)?;
+        let start = self.holes.at(at).start();
         self.carve(at, start, length);
         Some(start)
     }
@@ -143,7 +92,7 @@ impl Block {
         let Some(at) = self.hole_around(start, 1) else {
             return 0;
         };
-        let hole = self.holes[at];
+        let hole = self.holes.at(at);
         let group_granules = group * PAGE_GRANULES;
         let first = hole.start().next_multiple_of(group_granules);
         let end = hole.end() / group_granules * group_granules;
@@ -153,13 +102,13 @@ impl Block {
         let (before, after) = (first - hole.start(), hole.end() - end);
         match (before, after) {
             (0, 0) => drop(self.holes.remove(at)),
-            (0, _) => self.holes[at] = Hole::new(end, after),
-            (_, 0) => self.holes[at] = Hole::new(hole.start(), before),
+            (0, _) => self.holes.set(at, Hole::new(end, after)),
+            (_, 0) => self.holes.set(at, Hole::new(hole.start(), before)),
             (_, _) => {
-                if !self.insert_hole(at + 1, Hole::new(end, after)) {
+                if !self.holes.insert(at + 1, Hole::new(end, after)) {
                     return 0;
                 }
-                self.holes[at] = Hole::new(hole.start(), before);
+                self.holes.set(at, Hole::new(hole.start(), before));
             }
         }
         self.look_for_longest();
@@ -172,8 +121,8 @@ impl Block {
     /// speaks against it.
     pub(super) fn holds(&self, start: usize, length: usize) -> bool {
         let end = start + length;
-        let behind = self.holes.partition_point(|hole| hole.start() < end);
-        let in_hole = behind > 0 && self.holes[behind - 1].end() > start;
+        let behind = self.holes.before(end);
+        let in_hole = behind > 0 && self.holes.at(behind - 1).end() > start;
         let pages = start / PAGE_GRANULES..end.div_ceil(PAGE_GRANULES);
         let on_pages = pages.clone().all(|page| self.has_page(page));
         #[cfg(debug_assertions)]
@@ -197,31 +146,31 @@ impl Block {
         let starts = self.starts.side_bytes();
         #[cfg(not(debug_assertions))]
         let starts = 0;
-        self.holes.capacity() * size_of::<Hole>() + starts
+        self.holes.side_bytes() + starts
     }
 
     /// The hole that has all of these granules.
     fn hole_around(&self, start: usize, length: usize) -> Option<usize> {
-        let behind = self.holes.partition_point(|hole| hole.start() <= start);
+        let behind = self.holes.before(start + 1);
         let at = behind.checked_sub(1)?;
-        (self.holes[at].end() >= start + length).then_some(at)
+        (self.holes.at(at).end() >= start + length).then_some(at)
     }
 
     /// Takes granules of hole `at`.
     fn carve(&mut self, at: usize, start: usize, length: usize) {
-        let hole = self.holes[at];
+        let hole = self.holes.at(at);
         let (before, after) = (start - hole.start(), hole.end() - start - length);
         match (before, after) {
             (0, 0) => drop(self.holes.remove(at)),
-            (0, _) => self.holes[at] = Hole::new(start + length, after),
-            (_, 0) => self.holes[at] = Hole::new(hole.start(), before),
+            (0, _) => self.holes.set(at, Hole::new(start + length, after)),
+            (_, 0) => self.holes.set(at, Hole::new(hole.start(), before)),
             (_, _) => {
-                self.holes[at] = Hole::new(hole.start(), before);
+                self.holes.set(at, Hole::new(hole.start(), before));
                 self.insert_or_lose(at + 1, Hole::new(start + length, after));
             }
         }
         self.live_granules += length as u32;
-        if hole.length == self.longest {
+        if hole.length() == self.longest() {
             self.look_for_longest();
         }
         #[cfg(debug_assertions)]
@@ -230,23 +179,20 @@ impl Block {
 
     /// Joins free granules to the holes beside them.
     fn add_hole(&mut self, start: usize, length: usize) {
-        let at = self.holes.partition_point(|hole| hole.start() < start);
-        let joins_before = at > 0 && self.holes[at - 1].end() == start;
+        let at = self.holes.before(start);
+        let joins_before = at > 0 && self.holes.at(at - 1).end() == start;
         let behind = self.holes.get(at);
         let joins_behind = behind.is_some_and(|hole| start + length == hole.start());
         let hole = match (joins_before, joins_behind) {
             (true, true) => {
                 let behind = self.holes.remove(at);
-                self.holes[at - 1].length += length as u16 + behind.length;
-                self.holes[at - 1]
+                self.widen(at - 1, length + behind.length())
             }
-            (true, false) => {
-                self.holes[at - 1].length += length as u16;
-                self.holes[at - 1]
-            }
+            (true, false) => self.widen(at - 1, length),
             (false, true) => {
-                self.holes[at] = Hole::new(start, length + self.holes[at].length());
-                self.holes[at]
+                let hole = Hole::new(start, length + self.holes.at(at).length());
+                self.holes.set(at, hole);
+                hole
             }
             (false, false) => {
                 let hole = Hole::new(start, length);
@@ -256,12 +202,20 @@ impl Block {
                 hole
             }
         };
-        self.longest = self.longest.max(hole.length);
+        self.longest = self.longest.max(hole.length() as u16);
+    }
+
+    /// Lets hole `at` end so much later.
+    fn widen(&mut self, at: usize, granules: usize) -> Hole {
+        let hole = self.holes.at(at);
+        let hole = Hole::new(hole.start(), hole.length() + granules);
+        self.holes.set(at, hole);
+        hole
     }
 
     /// Forgets the hole if there is no memory for its entry.
     fn insert_or_lose(&mut self, at: usize, hole: Hole) -> bool {
-        let is_inserted = self.insert_hole(at, hole);
+        let is_inserted = self.holes.insert(at, hole);
         #[cfg(debug_assertions)]
         if !is_inserted {
             // Something begins there, and it is no hole.
@@ -270,19 +224,8 @@ impl Block {
         is_inserted
     }
 
-    /// False if there is no memory for the entry.
-    fn insert_hole(&mut self, at: usize, hole: Hole) -> bool {
-        let count = self.holes.len();
-        if count == self.holes.capacity() && memory::reserve(&mut self.holes, count).is_err() {
-            return false;
-        }
-        self.holes.insert(at, hole);
-        true
-    }
-
     fn look_for_longest(&mut self) {
-        let lengths = self.holes.iter().map(|hole| hole.length);
-        self.longest = lengths.fold(0, u16::max);
+        self.longest = self.holes.longest();
     }
 }
 
@@ -333,6 +276,7 @@ mod debug {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::holes::HOLES_INLINE;
     use super::*;
 
     const PAGES: usize = 4;
@@ -371,7 +315,7 @@ mod tests {
     }
 
     fn check(block: &Block, model: &Model) -> Result<(), TestCaseError> {
-        prop_assert_eq!(&block.holes, &model.holes());
+        prop_assert_eq!(block.holes.all(), model.holes());
         let longest = model.holes().iter().map(|hole| hole.length()).max();
         prop_assert_eq!(block.longest(), longest.unwrap_or(0));
         let live: usize = model.objects.iter().map(|(_, length)| length).sum();
@@ -397,7 +341,6 @@ mod tests {
             ops in prop::collection::vec((0..6u8, any::<usize>(), 1..=PAGE_GRANULES), 1..80)
         ) {
             let mut block = Block::default();
-            block.prepare().unwrap();
             let mut model = Model { granules: vec![Granule::Lacking; GRANULES], ..Model::default() };
             for (op, pick, length) in ops {
                 let page = pick % PAGES;
@@ -409,7 +352,7 @@ mod tests {
                     1 | 2 => {
                         let fits = |hole: &Hole| hole.length() >= length;
                         let holes = model.holes().into_iter().filter(fits);
-                        let best = holes.min_by_key(|hole| hole.length).map(Hole::start);
+                        let best = holes.min_by_key(|hole| hole.length()).map(|hole| hole.start());
                         prop_assert_eq!(block.take(length), best);
                         if let Some(start) = best {
                             model.set(start, length, Granule::Object(start));
@@ -456,18 +399,19 @@ mod tests {
     #[test]
     fn a_hole_without_an_entry_is_lost_until_the_block_is_empty() {
         let mut block = Block::default();
-        block.prepare().unwrap();
         block.add_pages(0, 4);
-        let starts: Vec<usize> = (0..64).map(|_| block.take(4).unwrap()).collect();
+        let starts: Vec<usize> = (0..4 * HOLES_INLINE)
+            .map(|_| block.take(4).unwrap())
+            .collect();
         crate::memory::fault::fail_after(0);
         starts
             .iter()
             .step_by(2)
             .for_each(|start| block.free(*start, 4));
         assert!(!crate::memory::fault::disarm());
-        assert_eq!(block.live_granules(), 32 * 4);
-        let listed: usize = block.holes.iter().map(|hole| hole.length()).sum();
-        assert_eq!(listed, GRANULES - 32 * 4 - 4, "one is lost");
+        assert_eq!(block.live_granules(), 2 * HOLES_INLINE * 4);
+        let listed: usize = block.holes.all().iter().map(|hole| hole.length()).sum();
+        assert_eq!(listed, GRANULES - 2 * HOLES_INLINE * 4 - 4, "one is lost");
         starts
             .iter()
             .skip(1)

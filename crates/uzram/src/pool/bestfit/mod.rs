@@ -21,19 +21,21 @@
 //!
 //! Invariant 8: an object's place gives its frame, and what no object covers is a hole.
 //!
-//! Locks: one a shard of blocks, then the arena's; no two shards' at once. A CPU fills the blocks of its
-//! own shard, then others' holes, then new memory. A frame belongs to the shard that made its block for as
-//! long as that lives, so who has a handle finds the lock without one. The copy into an object runs
-//! outside, for nobody else knows the object yet.
+//! Locks: one a shard of blocks, then the arena's. A CPU fills the blocks of its own shard, then steals a
+//! block with a hole from another, then takes new memory; stealing alone holds two shards' locks, the
+//! lower first. So blocks come to lie with the CPUs that write, however they were filled. A frame's entry
+//! names its shard and changes under that lock (two, when stolen), so who has a handle reads it, locks, and
+//! looks again. The copy into an object runs outside, for nobody else knows the object yet.
 
 #![allow(unsafe_code)]
 
 mod block;
+mod holes;
 mod shard;
 
 use crossbeam_utils::CachePadded;
 
-use self::block::PAGE_GRANULES;
+use self::block::{Block, PAGE_GRANULES};
 use self::shard::{BlockId, Shard};
 use super::arena::{Arena, Memory, RUN_PAGES_MAX, Runs};
 use super::victims::{self, Candidate, Candidates, Victim};
@@ -42,7 +44,7 @@ use crate::cpu;
 use crate::error::Result;
 use crate::memory;
 use crate::region::{Backing, PAGE_BYTES, Region};
-use crate::sync::{Mutex, Ordering};
+use crate::sync::{Mutex, MutexGuard, Ordering};
 
 pub(super) const NAME: &str = "bestfit";
 
@@ -50,8 +52,12 @@ pub(super) const NAME: &str = "bestfit";
 /// several frames.
 const FRAME_UNITS: usize = if cfg!(uzram_shuttle) { 1 } else { 32 };
 
-/// Below this disk size or limit, pages are taken singly.
-const WHOLE_FRAMES_FROM_BYTES: u64 = 64 << 20;
+/// Below this disk size or limit, pages are taken singly; models have some of either kind.
+const WHOLE_FRAMES_FROM_BYTES: u64 = if cfg!(uzram_shuttle) {
+    1 << 20
+} else {
+    64 << 20
+};
 
 /// More CPUs than this share shards, for an insert that finds no hole looks into each.
 const SHARDS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 8 };
@@ -123,12 +129,16 @@ struct Owner {
 }
 
 impl BestFit {
-    /// Takes granules in a hole of this CPU's shard, else of another, else in new memory.
+    /// Takes granules in a hole of this CPU's shard, else of a block stolen from another, else in new
+    /// memory.
     fn take(&self, length: usize) -> Result<(u32, usize), Full> {
-        let count = self.shards.len();
         let own = self.own_shard();
-        let hole = |step: usize| self.shards[(own + step) % count].lock().take(length);
-        if let Some(place) = (0..count).find_map(hole) {
+        if let Some(place) = self.shards[own].lock().take(length) {
+            return Ok(place);
+        }
+        let count = self.shards.len();
+        let mut others = (1..count).map(|step| (own + step) % count);
+        if let Some(place) = others.find_map(|from| self.steal(from, own, length)) {
             return Ok(place);
         }
         let mut shard = self.shards[own].lock();
@@ -140,6 +150,38 @@ impl BestFit {
         self.add_pages(&mut shard, own)?;
         // Nothing, if there is no memory for the entry of the hole that they are.
         shard.take(length).ok_or(Full::NoMemory)
+    }
+
+    /// Takes granules of another shard's block, which becomes this CPU's if there is memory for its entry.
+    fn steal(&self, from: usize, own: usize, length: usize) -> Option<(u32, usize)> {
+        if !self.shards[from].lock().has_hole(length) {
+            return None;
+        }
+        let lower = self.shards[from.min(own)].lock();
+        let higher = self.shards[from.max(own)].lock();
+        let (mut theirs, mut ours) = match from < own {
+            true => (lower, higher),
+            false => (higher, lower),
+        };
+        let place = theirs.take(length)?;
+        let owner = self.owner(place.0).filter(|owner| owner.shard == from)?;
+        if ours.reserve().is_ok() {
+            let id = ours.add(place.0, theirs.remove(owner.id));
+            self.set_owner(place.0, Owner { shard: own, id });
+        }
+        Some(place)
+    }
+
+    /// Locks the shard that has the block in `frame`.
+    fn lock_owner(&self, frame: u32) -> Option<(Owner, MutexGuard<'_, Shard>)> {
+        loop {
+            let owner = self.owner(frame)?;
+            let shard = self.shards[owner.shard].lock();
+            let now = self.owner(frame)?;
+            if now.shard == owner.shard {
+                return Some((now, shard));
+            }
+        }
     }
 
     /// Adds free pages to the shard.
@@ -167,9 +209,9 @@ impl BestFit {
             debug_assert_eq!(owner.shard, index, "only pools of one shard share frames");
             return Ok(owner.id);
         }
-        let id = shard.add(frame)?;
-        let entry = (index as u32) << ID_BITS | (id + 1);
-        self.frames.half_words()[frame as usize].store(entry, Ordering::Relaxed);
+        shard.reserve()?;
+        let id = shard.add(frame, Block::default());
+        self.set_owner(frame, Owner { shard: index, id });
         Ok(id)
     }
 
@@ -184,6 +226,12 @@ impl BestFit {
         let id = (entry & ((1 << ID_BITS) - 1)).checked_sub(1)?;
         let shard = (entry >> ID_BITS) as usize;
         Some(Owner { shard, id })
+    }
+
+    /// Under the lock of the shard named.
+    fn set_owner(&self, frame: u32, owner: Owner) {
+        let entry = (owner.shard as u32) << ID_BITS | (owner.id + 1);
+        self.frames.half_words()[frame as usize].store(entry, Ordering::Relaxed);
     }
 
     /// Where the handle's object lies, if it is where one can be.
@@ -281,9 +329,8 @@ impl Pool for BestFit {
 
     fn remove(&self, handle: Handle) {
         let place = self.place(&handle).expect("a handle of this pool");
-        let owner = self.owner(place.frame);
-        let owner = owner.expect("the frame of an object has a block");
-        let mut shard = self.shards[owner.shard].lock();
+        let owner = self.lock_owner(place.frame);
+        let (owner, mut shard) = owner.expect("the frame of an object has a block");
         let (gone, is_empty) = shard.change(owner.id, |block| {
             block.free(place.start, place.length);
             match block.live_granules() {
@@ -301,12 +348,12 @@ impl Pool for BestFit {
     }
 
     fn holds(&self, handle: &Handle) -> bool {
-        let place = self.place(handle);
-        let owner = place.and_then(|place| self.owner(place.frame));
-        place.zip(owner).is_some_and(|(place, owner)| {
-            let shard = self.shards[owner.shard].lock();
-            shard.is_in(owner.id, place.frame)
-                && shard.block(owner.id).holds(place.start, place.length)
+        self.place(handle).is_some_and(|place| {
+            let owner = self.lock_owner(place.frame);
+            owner.is_some_and(|(owner, shard)| {
+                shard.is_in(owner.id, place.frame)
+                    && shard.block(owner.id).holds(place.start, place.length)
+            })
         })
     }
 

@@ -57,6 +57,11 @@ impl Shard {
         }
     }
 
+    /// Whether an open block has a hole of `length` granules.
+    pub(super) fn has_hole(&self, length: usize) -> bool {
+        self.first_list(length.div_ceil(self.step)).is_some()
+    }
+
     /// Takes `length` granules from the best block: its frame, and where in it.
     pub(super) fn take(&mut self, length: usize) -> Option<(u32, usize)> {
         let id = self.heads[self.first_list(length.div_ceil(self.step))?];
@@ -84,24 +89,28 @@ impl Shard {
         changed
     }
 
-    /// Adds a block without pages.
-    pub(super) fn add(&mut self, frame: u32) -> Result<BlockId> {
-        if self.unused == NONE {
-            self.add_chunk()?;
+    /// Makes room for one more block.
+    pub(super) fn reserve(&mut self) -> Result<()> {
+        match self.unused {
+            NONE => self.add_chunk(),
+            _ => Ok(()),
         }
-        let id = self.unused;
-        let item = self.item_mut(id);
-        item.block = Block::default();
-        item.block.prepare()?;
-        item.frame = frame;
-        item.closed = false;
-        let (next, bytes) = (item.next, item.block.side_bytes());
-        self.unused = next;
-        self.holes_bytes += bytes;
-        Ok(id)
     }
 
-    /// Takes a block without objects out.
+    /// Adds a block, for which [`Shard::reserve`] made room.
+    pub(super) fn add(&mut self, frame: u32, block: Block) -> BlockId {
+        let id = self.unused;
+        self.holes_bytes += block.side_bytes();
+        let item = self.item_mut(id);
+        item.block = block;
+        item.frame = frame;
+        item.closed = false;
+        self.unused = item.next;
+        self.change(id, |_| ());
+        id
+    }
+
+    /// Takes a block out.
     pub(super) fn remove(&mut self, id: BlockId) -> Block {
         self.unlist(id);
         let unused = self.unused;

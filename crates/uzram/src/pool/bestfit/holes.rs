@@ -1,0 +1,126 @@
+//! The holes of one block, sorted by place: places and lengths in rows of their own, so that looking
+//! through the lengths reads nothing else, several at once.
+
+use smallvec::SmallVec;
+
+use crate::memory;
+use crate::pool::arena::RUN_PAGES_MAX;
+use crate::pool::bestfit::block::PAGE_GRANULES;
+
+/// Holes that a block keeps beside its own words, without a look at other memory: most have no more.
+pub(super) const HOLES_INLINE: usize = 48;
+
+/// No hole is longer, in granules.
+const LENGTH_MAX: usize = RUN_PAGES_MAX * PAGE_GRANULES;
+
+// What is left of a hole that is too short for an object wraps around to more than this.
+const _: () = assert!(2 * LENGTH_MAX <= u16::MAX as usize + 1);
+
+/// Free granules of a block. Both in granules, from the frame's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hole {
+    start: u16,
+    length: u16,
+}
+
+impl Hole {
+    pub(super) fn new(start: usize, length: usize) -> Hole {
+        Hole {
+            start: start as u16,
+            length: length as u16,
+        }
+    }
+
+    pub(super) fn start(self) -> usize {
+        usize::from(self.start)
+    }
+
+    pub(super) fn length(self) -> usize {
+        usize::from(self.length)
+    }
+
+    pub(super) fn end(self) -> usize {
+        self.start() + self.length()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Holes {
+    starts: SmallVec<[u16; HOLES_INLINE]>,
+    lengths: SmallVec<[u16; HOLES_INLINE]>,
+}
+
+impl Holes {
+    pub(super) fn at(&self, at: usize) -> Hole {
+        Hole {
+            start: self.starts[at],
+            length: self.lengths[at],
+        }
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<Hole> {
+        (at < self.starts.len()).then(|| self.at(at))
+    }
+
+    pub(super) fn set(&mut self, at: usize, hole: Hole) {
+        self.starts[at] = hole.start;
+        self.lengths[at] = hole.length;
+    }
+
+    /// False if there is no memory for the entry; nothing changed then.
+    pub(super) fn insert(&mut self, at: usize, hole: Hole) -> bool {
+        let has_room = make_room(&mut self.starts) && make_room(&mut self.lengths);
+        if has_room {
+            self.starts.insert(at, hole.start);
+            self.lengths.insert(at, hole.length);
+        }
+        has_room
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Hole {
+        Hole {
+            start: self.starts.remove(at),
+            length: self.lengths.remove(at),
+        }
+    }
+
+    /// How many holes begin before `granule`.
+    pub(super) fn before(&self, granule: usize) -> usize {
+        self.starts
+            .partition_point(|start| usize::from(*start) < granule)
+    }
+
+    /// The shortest hole of at least `length` granules, the first of several.
+    pub(super) fn best_fit(&self, length: usize) -> Option<usize> {
+        // What would be left of a hole; too short ones wrap around. No branches: the compiler takes
+        // several at once.
+        let left = |hole: &u16| hole.wrapping_sub(length as u16);
+        let least = self.lengths.iter().map(left).fold(u16::MAX, u16::min);
+        let fits = usize::from(least) < LENGTH_MAX;
+        fits.then(|| self.lengths.iter().position(|hole| left(hole) == least))?
+    }
+
+    /// Length of the longest.
+    pub(super) fn longest(&self) -> u16 {
+        self.lengths.iter().copied().fold(0, u16::max)
+    }
+
+    /// Memory besides the block's own words, in bytes.
+    pub(super) fn side_bytes(&self) -> usize {
+        let spilled = |row: &SmallVec<[u16; HOLES_INLINE]>| match row.spilled() {
+            true => row.capacity() * size_of::<u16>(),
+            false => 0,
+        };
+        spilled(&self.starts) + spilled(&self.lengths)
+    }
+
+    #[cfg(test)]
+    pub(super) fn all(&self) -> Vec<Hole> {
+        (0..self.starts.len()).map(|at| self.at(at)).collect()
+    }
+}
+
+fn make_room(row: &mut SmallVec<[u16; HOLES_INLINE]>) -> bool {
+    let count = row.len();
+    count < row.capacity() || memory::gate().is_ok() && row.try_reserve_exact(count).is_ok()
+}
