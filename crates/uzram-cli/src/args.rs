@@ -65,7 +65,8 @@ Examples:
   uzram serve --size 4G --listen 127.0.0.1:10809
   uzram serve --device pmem --path /mnt/dax/disk --size 1G
   uzram serve --config /etc/uzram/uzram.toml
-  uzram serve --size 4G --attach loop        a block device; uzram up does the rest, too
+  uzram serve --size 4G --attach auto        a block device; uzram up does the rest, too
+  uzram serve --size 8G --attach vhost-user --socket /run/vm1.sock    a disk of a guest
 
 It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or
 SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
@@ -174,7 +175,11 @@ pub enum Attach {
     Fuse,
     /// A block device, /dev/loopN: for mkfs, mount and swapon (root)
     Loop,
-    /// The best that this machine offers: loop, else fuse, else nbd
+    /// A block device, /dev/ublkbN, through the kernel's driver ublk_drv: as loop, and faster
+    Ublk,
+    /// A disk of virtual machines, over vhost-user: QEMU, cloud-hypervisor, crosvm
+    VhostUser,
+    /// The best that this machine offers: ublk, else loop, else fuse, else nbd
     Auto,
 }
 
@@ -185,6 +190,8 @@ impl Attach {
             Attach::Nbd => "nbd",
             Attach::Fuse => "fuse",
             Attach::Loop => "loop",
+            Attach::Ublk => "ublk",
+            Attach::VhostUser => "vhost-user",
             Attach::Auto => "auto",
         }
     }
@@ -199,17 +206,18 @@ Examples:
   uzram up --size 4G --mount /mnt/scratch --fs xfs
   uzram down swap0; uzram down /mnt/scratch
 
-Needs root, FUSE and loop devices, and nothing else of the kernel. What is up already stays as it is;
-what a server that was killed left is taken down first. The server's messages go to NAME.log beside
-its sockets.
+Needs root, and of the kernel ublk (the module ublk_drv; preferred), or FUSE and loop devices. What is
+up already stays as it is; what a server that was killed left is taken down first. The server's
+messages go to NAME.log beside its sockets.
 
 Swap: the server is locked in memory, is known to the kernel as one that memory is freed through, is
 spared by the out-of-memory killer, and keeps memory in reserve (64 MiB, or a fiftieth of the disk if
 that is more) that is refilled apart from writing. What the system refuses of this is said. Safest is
 a memory limit on the programs that swap (a memory cgroup), with the server outside of it. If the
 whole machine runs short so fast that the reserve is used up, writes to swap wait for it, a second
-at most, and then fail; the kernel keeps those pages. What the kernel itself needs to pass a page on
-(FUSE and the loop driver allocate) has no reserve. So the kernel is told to start swapping sooner
+at most, and then fail; the kernel keeps those pages. On ublk the kernel has all that it
+needs to pass a page on. FUSE and the loop driver allocate for that, without a reserve, so with them
+the kernel is told to start swapping sooner
 (vm.watermark_scale_factor, 256 MiB or a tenth of RAM; down sets it back): without that, a machine
 that is short as a whole comes to a stop within seconds. A burst that outruns even this can stall. Swap larger than half of RAM
 gets that as its memory limit, so that pages which do not compress end in a full swap, and the
@@ -537,6 +545,7 @@ Examples:
   uzram capture --pid 1234 --out heap.pages && uzram bench store --corpus heap.pages
   uzram bench nbd --corpus heap.pages --json report.json
   uzram bench pools --quick --corpus heap.pages
+  uzram bench streams --quick --html streams.html
 
 Peers that are not installed are reported as missing.")]
 pub struct BenchArgs {

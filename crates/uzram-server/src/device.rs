@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use uzram::{BlockDevice, Compression, Error, ErrorKind, Parameters, Result, Stats, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Export};
+use uzram_frontends::vhost_user::Disk;
 
-use crate::attachment::{Attach, Attachment};
+use crate::attachment::{Attach, Attachment, GuestSocket};
 use crate::backing::{Backing, DeviceKind};
 use crate::place::Place;
 use crate::state::StateDir;
@@ -143,6 +144,7 @@ pub struct Device {
     is_read_only: AtomicBool,
     places: Vec<Arc<Place>>,
     attachment: Option<Attachment>,
+    guests: Option<Arc<GuestSocket>>,
     /// Held while the exports are away.
     changing: Mutex<()>,
 }
@@ -154,10 +156,11 @@ impl Device {
         backing: Backing,
         config: &DeviceConfig,
         places: Vec<Arc<Place>>,
+        guests: Option<Arc<GuestSocket>>,
         state: &StateDir,
     ) -> Result<Device> {
         let attachment = match config.attach {
-            Attach::Nbd => None,
+            Attach::Nbd | Attach::VhostUser => None,
             attach => Some(Attachment::new(
                 attach,
                 backing.device(),
@@ -170,6 +173,7 @@ impl Device {
             name: name.to_owned(),
             backing,
             attachment,
+            guests,
             config: config.clone(),
             is_read_only: AtomicBool::new(false),
             places,
@@ -250,12 +254,21 @@ impl Device {
         self.attachment.as_ref().map(Attachment::path)
     }
 
+    /// The socket that virtual machines take it from.
+    #[must_use]
+    pub fn guest_socket(&self) -> Option<&Path> {
+        self.guests.as_ref().map(|guests| guests.path())
+    }
+
     /// The address that clients take; the first one if there are several. The path, if it is
-    /// attached.
+    /// attached, and `vhost-user:` with the socket's if it is a disk of virtual machines.
     #[must_use]
     pub fn uri(&self) -> String {
         if let Some(path) = self.path() {
             return path.display().to_string();
+        }
+        if let Some(socket) = self.guest_socket() {
+            return format!("vhost-user:{}", socket.display());
         }
         let place = self.places.first();
         place.map_or_else(String::new, |place| place.uri(&self.name))
@@ -275,7 +288,9 @@ impl Device {
         let connected: u64 = counts
             .map(|place| place.exports().connections(&self.name) as u64)
             .sum();
-        connected + self.attachment.as_ref().map_or(0, Attachment::users)
+        let guests = self.guests.iter();
+        let guests = guests.filter_map(|guests| guests.seat().user()).count() as u64;
+        connected + guests + self.attachment.as_ref().map_or(0, Attachment::users)
     }
 
     /// Empties it and zeroes its counters. A client that comes meanwhile finds no export, so none
@@ -361,9 +376,25 @@ impl Device {
             for place in &self.places {
                 place.disconnect(&self.name);
             }
+            if let Some(guests) = &self.guests {
+                guests.seat().disconnect();
+            }
             thread::sleep(FORCE_PAUSE);
         }
         Ok(&self.places)
+    }
+
+    /// Lets virtual machines in.
+    pub(crate) fn start_guests(&self) -> Result<()> {
+        let mut guests = self.guests.iter();
+        guests.try_for_each(|guests| guests.start(&self.name))
+    }
+
+    /// Hangs up on a virtual machine and takes the socket away.
+    pub(crate) fn end_guests(&self) {
+        if let Some(guests) = &self.guests {
+            guests.end();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -372,6 +403,13 @@ impl Device {
 
     /// Offers it everywhere, or nowhere.
     fn publish(&self) -> Result<()> {
+        if let Some(guests) = &self.guests {
+            return guests.seat().offer(Disk {
+                name: self.name.clone(),
+                device: self.block_device(),
+                is_read_only: self.is_read_only(),
+            });
+        }
         for (done, place) in self.places.iter().enumerate() {
             if let Err(error) = place.exports().add(self.export()) {
                 self.remove_exports(done);
@@ -383,6 +421,9 @@ impl Device {
 
     /// Stops offering it, unless clients are connected somewhere.
     fn withdraw(&self) -> Result<()> {
+        if let Some(guests) = &self.guests {
+            return guests.seat().withdraw().map_err(|_in_use| self.busy());
+        }
         for (done, place) in self.places.iter().enumerate() {
             match place.exports().remove(&self.name) {
                 Ok(_) => {}
@@ -422,7 +463,9 @@ impl Device {
     /// ` (process 12, 127.0.0.1:5000)`, as far as they are known and there is room.
     fn users(&self) -> String {
         let peers = self.places.iter().flat_map(|place| place.peers(&self.name));
-        let mut names: Vec<String> = peers.map(|peer| peer.to_string()).collect();
+        let guests = self.guests.iter();
+        let guests = guests.filter_map(|guests| guests.seat().user());
+        let mut names: Vec<String> = peers.chain(guests).map(|peer| peer.to_string()).collect();
         names.sort();
         names.dedup();
         if names.len() > USERS_SHOWN_MAX {

@@ -9,7 +9,7 @@
 //! options      what a device can be told to be; flags, files and `add` are read there
 //! backing      what a device keeps its data in: a store, plain memory, a file
 //! device       all that under a name
-//! attachment   a device as a file or a block device of this machine's kernel
+//! attachment   a device as a file or a block device of this machine's kernel, or of its guests
 //! swap         the swap area's header, and processes that swap can depend on
 //! system       system calls for both
 //! place        a socket with the devices that it offers

@@ -155,11 +155,22 @@ fn check_reach(config: &DeviceConfig) -> Result<(), OptionError> {
         return Err(OptionError::invalid("listen", text));
     }
     let has_address = config.endpoint.is_some() || config.tls.is_given();
-    if config.attach != Attach::Nbd && has_address {
+    let is_guests = config.attach == Attach::VhostUser;
+    let has_no_socket = config.tls.is_given() || matches!(config.endpoint, Some(Endpoint::Tcp(_)));
+    if is_guests && has_no_socket {
+        let text = "vhost-user: lends memory, which takes a Unix socket; leave listen and tls out";
+        return Err(OptionError::invalid("attach", text));
+    }
+    if config.attach != Attach::Nbd && !is_guests && has_address {
         let text = format!(
             "{}: has no address; leave socket, listen and tls out, or attach as nbd",
             config.attach.name()
         );
+        return Err(OptionError::invalid("attach", text));
+    }
+    if is_guests && config.for_swap {
+        let text = "for-swap: is for swap of this machine, which reaches no disk of guests; swap in the \
+                    guest needs nothing of it";
         return Err(OptionError::invalid("attach", text));
     }
     if config.insecure && !matches!(config.endpoint, Some(Endpoint::Tcp(_))) {
@@ -228,13 +239,22 @@ fn set_for_swap(config: &mut DeviceConfig, value: &str) -> Result<()> {
 }
 
 fn set_attach(config: &mut DeviceConfig, value: &str) -> Result<()> {
-    const KNOWN: [Attach; 3] = [Attach::Nbd, Attach::Fuse, Attach::Loop];
+    const KNOWN: [Attach; 5] = [
+        Attach::Nbd,
+        Attach::Fuse,
+        Attach::Loop,
+        Attach::Ublk,
+        Attach::VhostUser,
+    ];
     let found = KNOWN.into_iter().find(|attach| attach.name() == value);
     config.attach = match (found, value) {
         (Some(attach), _) => attach,
         (None, "auto") => Attach::auto().0,
         (None, _) => {
-            let text = format!("{:?}: must be nbd, fuse, loop or auto", shown(value));
+            let text = format!(
+                "{:?}: must be nbd, fuse, loop, ublk, vhost-user or auto",
+                shown(value)
+            );
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
     };
@@ -336,6 +356,21 @@ mod tests {
         assert!(refused(&[("size", "1M"), ("socket", "x")]).contains("absolute"));
         assert!(refused(&[("size", "1M"), ("insecure", "1")]).contains("only means"));
         assert!(refused(&[("size", "1M"), ("listen", "0.0.0.0:1")]).contains("other machines"));
+        let guests = |option, value| {
+            let options = [("size", "1M"), ("attach", "vhost-user"), (option, value)];
+            device_config(options).map_err(|refused| refused.to_string())
+        };
+        assert!(guests("socket", "/x").is_ok());
+        assert!(
+            guests("listen", "127.0.0.1:1")
+                .unwrap_err()
+                .contains("Unix socket")
+        );
+        assert!(
+            guests("for-swap", "1")
+                .unwrap_err()
+                .contains("in the guest")
+        );
         let both = [("size", "1M"), ("socket", "/x"), ("listen", "[::1]:1")];
         assert!(refused(&both).contains("exclude each other"));
         let hostile = "x\u{1b}".repeat(5000);

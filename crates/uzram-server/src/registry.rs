@@ -12,7 +12,7 @@ use std::time::Duration;
 use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
-use crate::attachment::Attach;
+use crate::attachment::{Attach, GuestSocket};
 use crate::backing::Backing;
 use crate::device::{Device, DeviceConfig};
 use crate::nearest::shown;
@@ -144,6 +144,7 @@ impl Registry {
         let mut changing = self.lock();
         let device = self.find(name)?;
         let places = device.retire(force)?;
+        device.end_guests();
         let devices = self.devices();
         let rest = devices.iter().filter(|other| other.name() != name);
         self.replace_devices(rest.cloned().collect());
@@ -160,6 +161,10 @@ impl Registry {
     pub(crate) fn needs(&self, read: &[&Path]) -> Needs {
         let mut changing = self.lock();
         let mut changed = vec![changing.state.path().to_owned()];
+        for device in self.devices().iter() {
+            let socket = device.guest_socket().and_then(Path::parent);
+            changed.extend(socket.map(Path::to_path_buf));
+        }
         for place in changing.living_places() {
             if let (Endpoint::Unix(path), false) = (place.endpoint(), place.is_inherited()) {
                 changed.extend(path.parent().map(Path::to_path_buf));
@@ -206,6 +211,9 @@ impl Registry {
     pub(crate) fn start(&self) -> Result<()> {
         let mut changing = self.lock();
         changing.phase = Phase::Serving;
+        self.devices()
+            .iter()
+            .try_for_each(|device| device.start_guests())?;
         changing
             .living_places()
             .iter()
@@ -218,6 +226,9 @@ impl Registry {
         changing.phase = Phase::Ending;
         let places = changing.living_places();
         drop(changing);
+        for device in self.devices().iter() {
+            device.end_guests();
+        }
         // All at once: a client of one place that takes its time costs the others none.
         thread::scope(|scope| {
             for place in &places {
@@ -271,13 +282,25 @@ impl Changing {
         };
         let places = match config.attach {
             Attach::Nbd => self.places_for(claim.name(), config.endpoint.as_ref())?,
-            Attach::Fuse | Attach::Loop => Vec::new(),
+            Attach::Fuse | Attach::Loop | Attach::Ublk | Attach::VhostUser => Vec::new(),
+        };
+        let guests = match config.attach {
+            Attach::VhostUser => Some(self.guest_socket(claim.name(), config.endpoint.as_ref())?),
+            _ => None,
         };
         for place in &places {
             place.prepare_for(claim.name(), &config.tls)?;
         }
-        let device = Device::new(claim.name(), backing, config, places.clone(), &self.state)?;
+        let device = Device::new(
+            claim.name(),
+            backing,
+            config,
+            places.clone(),
+            guests,
+            &self.state,
+        )?;
         if self.phase == Phase::Serving {
+            device.start_guests()?;
             places.iter().try_for_each(|place| place.start())?;
         }
         claim.publish(&self.owner)?;
@@ -305,6 +328,17 @@ impl Changing {
         }
         let socket = self.state.nbd_socket(name);
         Ok(vec![self.place_at(&Endpoint::Unix(socket))?])
+    }
+
+    /// A socket for virtual machines, of the device `name` alone.
+    fn guest_socket(&self, name: &str, endpoint: Option<&Endpoint>) -> Result<Arc<GuestSocket>> {
+        let path = match endpoint {
+            Some(Endpoint::Unix(path)) => path.clone(),
+            Some(Endpoint::Tcp(_)) | None => self.state.vhost_socket(name),
+        };
+        let socket = GuestSocket::bind(&path);
+        let socket = socket.map_err(|error| self.explain(error, &Endpoint::Unix(path)))?;
+        Ok(Arc::new(socket))
     }
 
     /// One socket serves all devices that ask for the same address.

@@ -4,7 +4,9 @@
 //! DIR/            0700, owned by the user; refused if it is anything else
 //!   NAME.lock     flock'ed for as long as device NAME is served; holds {"pid":…,"control":"…"}
 //!   NAME.nbd      the default NBD socket of NAME
+//!   NAME.vhost    the default socket of NAME for virtual machines
 //!   NAME.fuse/    where NAME is mounted as the file NAME, if it is attached that way
+//!   NAME.ublk     there while NAME is attached as a disk of the kernel's driver; empty
 //!   NAME.log      what a server in the background says on stderr
 //!   NAME.watermark  vm.watermark_scale_factor before NAME was swapped to
 //!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
@@ -47,6 +49,7 @@ const UNLINK_RACES_MAX: u32 = 100;
 
 const CONTROL_SUFFIX: &str = "control";
 const NBD_SUFFIX: &str = "nbd";
+const VHOST_SUFFIX: &str = "vhost";
 
 /// What a name in the directory is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +66,11 @@ impl Kind {
         }
     }
 
-    /// Of the socket that lies beside the lock.
-    const fn socket_suffix(self) -> &'static str {
+    /// Of the sockets that may lie beside the lock.
+    const fn socket_suffixes(self) -> &'static [&'static str] {
         match self {
-            Kind::Device => NBD_SUFFIX,
-            Kind::Server => CONTROL_SUFFIX,
+            Kind::Device => &[NBD_SUFFIX, VHOST_SUFFIX],
+            Kind::Server => &[CONTROL_SUFFIX],
         }
     }
 }
@@ -225,6 +228,12 @@ impl StateDir {
         self.file(name, NBD_SUFFIX)
     }
 
+    /// The default path of the socket of `name` for virtual machines.
+    #[must_use]
+    pub fn vhost_socket(&self, name: &str) -> PathBuf {
+        self.file(name, VHOST_SUFFIX)
+    }
+
     /// Where a server that runs in the background for the device `name` says what goes wrong.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
@@ -237,15 +246,16 @@ impl StateDir {
         self.file(name, "watermark")
     }
 
-    /// The names of devices that are or were mounted as files.
+    /// The names of devices that are or were attached: mounted as files, or disks of the kernel's driver.
     #[must_use]
-    pub fn fuse_names(&self) -> Vec<String> {
+    pub fn attached_names(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.path) else {
             return Vec::new();
         };
         let names = entries.take(ENTRIES_MAX).flatten().filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            name.strip_suffix(".fuse").map(str::to_owned)
+            let stem = name.strip_suffix(".fuse").or(name.strip_suffix(".ublk"));
+            stem.map(str::to_owned)
         });
         names.filter(|name| check_name(name).is_ok()).collect()
     }
@@ -254,6 +264,12 @@ impl StateDir {
     #[must_use]
     pub fn fuse_directory(&self, name: &str) -> PathBuf {
         self.file(name, "fuse")
+    }
+
+    /// The file that is there while the device `name` is a disk of the kernel's driver.
+    #[must_use]
+    pub fn ublk_marker(&self, name: &str) -> PathBuf {
+        self.file(name, "ublk")
     }
 
     /// The path of the control socket of the server `number`.
@@ -307,7 +323,7 @@ impl StateDir {
     fn claim_first(&self, kind: Kind, stem: &str) -> Result<Claim> {
         for number in 0..NAMES_MAX {
             let name = format!("{stem}{number}");
-            check_socket_path(&self.file(&name, kind.socket_suffix()))?;
+            check_socket_path(&self.file(&name, kind.socket_suffixes()[0]))?;
             if let Some(claim) = self.try_claim(kind, &name)? {
                 return Ok(claim);
             }
@@ -405,7 +421,7 @@ impl StateDir {
                 Ok(()) if !self.names(kind, name, &file) => {}
                 Ok(()) => {
                     file.set_len(0).map_err(|e| self.io_error(&path, e))?;
-                    self.remove_socket(kind, name);
+                    self.remove_sockets(kind, name);
                     return Ok(Some(Claim {
                         dir: self.clone(),
                         kind,
@@ -436,14 +452,16 @@ impl StateDir {
 
     /// For holders of the lock only.
     fn remove_files(&self, kind: Kind, name: &str) {
-        self.remove_socket(kind, name);
+        self.remove_sockets(kind, name);
         let _ = fs::remove_file(self.file(name, kind.lock_suffix()));
     }
 
-    fn remove_socket(&self, kind: Kind, name: &str) {
-        let path = self.file(name, kind.socket_suffix());
-        if is_leftover(&path) {
-            let _ = fs::remove_file(&path);
+    fn remove_sockets(&self, kind: Kind, name: &str) {
+        for suffix in kind.socket_suffixes() {
+            let path = self.file(name, suffix);
+            if is_leftover(&path) {
+                let _ = fs::remove_file(&path);
+            }
         }
     }
 
@@ -668,6 +686,7 @@ mod tests {
         )
         .unwrap();
         drop(UnixListener::bind(dir.nbd_socket("dead")).unwrap());
+        drop(UnixListener::bind(dir.vhost_socket("dead")).unwrap());
         fs::write(dir.path().join("7.server"), "").unwrap();
         drop(UnixListener::bind(dir.control_socket("7")).unwrap());
         fs::write(dir.path().join("stranger"), "").unwrap();
@@ -682,7 +701,13 @@ mod tests {
             }
         );
         assert_eq!(entries[1].owner, None);
-        for gone in ["dead.lock", "dead.nbd", "7.server", "7.control"] {
+        for gone in [
+            "dead.lock",
+            "dead.nbd",
+            "dead.vhost",
+            "7.server",
+            "7.control",
+        ] {
             assert!(!dir.path().join(gone).exists(), "{gone}");
         }
         assert!(dir.path().join("stranger").exists());

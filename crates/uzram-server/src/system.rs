@@ -142,9 +142,18 @@ pub fn swap_on(device: &Path, priority: Option<u16>) -> io::Result<()> {
 /// # Errors
 /// What the system says; `ENOMEM` where memory does not suffice.
 pub fn swap_off(device: &Path) -> io::Result<()> {
+    /// The kernel stops where it was for a signal, and for what is left of an io_uring that this thread
+    /// has closed; then it goes on from there.
+    const TRIES: u32 = 100;
     let path = CString::new(device.as_os_str().as_bytes())?;
-    // SAFETY: the path ends in a zero byte and is alive for the call.
-    checked(unsafe { libc::swapoff(path.as_ptr()) })
+    for _ in 1..TRIES {
+        // SAFETY: the path ends in a zero byte and is alive for the call.
+        match checked(unsafe { libc::swapoff(path.as_ptr()) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+    Err(io::ErrorKind::Interrupted.into())
 }
 
 fn checked(returned: libc::c_int) -> io::Result<()> {

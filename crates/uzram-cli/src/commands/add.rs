@@ -27,9 +27,14 @@ pub fn run(state: StateAt<'_>, args: &AddArgs) -> Result {
 fn welcome(device: &Attributes) -> String {
     let text = |name: &str| device.get(name).map(plain).unwrap_or_default();
     let (name, uri) = (text("name"), text("endpoint"));
-    let first = match uri.starts_with('/') {
-        true => attached::lines(uri.as_ref(), &name)[0].0.clone(),
-        false => format!("URI='{uri}'\n  nbdinfo \"$URI\""),
+    let first = match uri.strip_prefix("vhost-user:") {
+        Some(socket) => {
+            let lines = attached::guest_lines(socket.as_ref()).into_iter();
+            let lines: Vec<String> = lines.map(|(line, _)| line).collect();
+            lines.join("\n  ")
+        }
+        None if uri.starts_with('/') => attached::lines(uri.as_ref(), &name)[0].0.clone(),
+        None => format!("URI='{uri}'\n  nbdinfo \"$URI\""),
     };
     format!(
         "{} is a compressed RAM disk of {}, served by process {}.\n  {first}\n  \

@@ -1,4 +1,4 @@
-//! What to type once a disk is a file or a block device of this machine.
+//! What to type once a disk is a file or a block device of this machine, or a disk of its guests.
 
 use std::path::Path;
 
@@ -14,6 +14,29 @@ pub fn lines(path: &Path, name: &str) -> Vec<Line> {
         true => block_device(&shown, name),
         false => file(&shown),
     }
+}
+
+/// For a disk that virtual machines take from `socket`, whose memory must be shared for that.
+pub fn guest_lines(socket: &Path) -> Vec<Line> {
+    let shown = quoted(&socket.to_string_lossy());
+    vec![
+        (
+            "-object memory-backend-memfd,id=m,size=2G,share=on -machine memory-backend=m".into(),
+            "QEMU: a guest of 2 GiB, -m 2G",
+        ),
+        (
+            format!("-chardev socket,id=d,path={shown},reconnect=1"),
+            "and the socket",
+        ),
+        (
+            "-device vhost-user-blk-pci,chardev=d,num-queues=2".into(),
+            "and the disk",
+        ),
+        (
+            format!("--memory size=2G,shared=on --disk vhost_user=on,socket={shown}"),
+            "cloud-hypervisor",
+        ),
+    ]
 }
 
 fn block_device(path: &str, name: &str) -> Vec<Line> {
@@ -40,7 +63,7 @@ fn file(path: &str) -> Vec<Line> {
         (format!("mkfs.ext4 -F {path}"), "a file system in it"),
         (
             format!("losetup --direct-io=on -b 4096 -f --show {path}"),
-            "a block device: --attach loop does it for you",
+            "a block device: --attach auto does it for you",
         ),
         (
             format!("qemu-system-x86_64 -drive file={path},format=raw,cache=none,discard=unmap"),

@@ -71,7 +71,7 @@ pub fn mounted_at(state: &StateDir, directory: &Path) -> Option<String> {
             .devices()
             .any(|path| path == source)
     };
-    state.fuse_names().into_iter().find(has_it)
+    state.attached_names().into_iter().find(has_it)
 }
 
 /// Stops using the disk `name`, ends its server if that has no other, and removes what is left.
@@ -83,6 +83,7 @@ pub fn take_down(state: &StateDir, name: &str) -> Result {
     for device in &devices {
         stop_using(device)?;
     }
+    let dead_swap = devices.iter().find(|device| usage::is_dead_swap(device));
     restore_watermarks(state, name);
     if let Some(entry) = state.entry(name) {
         end_server(state, &entry)?;
@@ -91,7 +92,14 @@ pub fn take_down(state: &StateDir, name: &str) -> Result {
     let _ = std::fs::remove_file(state.log(name));
     // Looking removes what dead servers left in the state directory.
     state.entries()?;
-    Ok(())
+    match dead_swap {
+        None => Ok(()),
+        Some(device) => Err(Failure::Failed(format!(
+            "{name}: down, but its server was killed under swap: what it held is lost, and the kernel \
+             lists {} as swap until the machine restarts",
+            device.display()
+        ))),
+    }
 }
 
 /// Sets the kernel's watermarks to what `up` noted, if it did.

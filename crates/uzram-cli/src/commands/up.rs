@@ -1,7 +1,7 @@
 //! `uzram up`: a disk and all that makes it of use, in one command.
 //!
-//! A server is started in the background, attached as a loop device; then the device becomes swap, or
-//! gets a file system and is mounted. What fails is undone. What is there already stays: the kernel's
+//! A server is started in the background, attached as a block device: ublk where the kernel has it, else
+//! loop. Then the device becomes swap, or gets a file system and is mounted. What fails is undone. What is there already stays: the kernel's
 //! tables say what that is, so a crash in between is no different from a stop.
 
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::mount::MountFlags;
-use uzram_server::attachment::{Leftovers, usage};
+use uzram_server::attachment::{Attach, Leftovers, usage};
 use uzram_server::control::Attributes;
 use uzram_server::size::{human, parse, ram_bytes};
 use uzram_server::state::{StateDir, check_name, own_uid};
@@ -57,7 +57,7 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
         None => None,
     };
     if own_uid() != 0 {
-        let text = "up: needs root, for the loop device and swapon or mount; try sudo";
+        let text = "up: needs root, for the block device and swapon or mount; try sudo";
         return Err(Failure::Failed(text.into()));
     }
     let state = state.open()?;
@@ -77,7 +77,7 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
     let mut started = Started::new(&state, &name, args, &purpose, size_bytes)?;
     let device = started.wait()?;
     let path = PathBuf::from(device.get("endpoint").map(plain).unwrap_or_default());
-    if let Purpose::Swap { .. } = purpose {
+    if matches!(purpose, Purpose::Swap { .. }) && !is_ublk(&path) {
         raise_watermarks(&state, &name);
     }
     set_up(&path, number(&device, "disksize"), &purpose)?;
@@ -241,7 +241,8 @@ impl<'a> Started<'a> {
         let log = File::create(state.log(name)).map_err(|e| failed("log", e))?;
         let mut command = Command::new(program);
         command.arg("--control-dir").arg(state.path()).arg("serve");
-        command.args(["--attach", "loop", "--name", name, "--size"]);
+        command.args(["--attach", Attach::block_device().name()]);
+        command.args(["--name", name, "--size"]);
         command.arg(size_bytes.to_string());
         let mem_limit = args
             .mem_limit
@@ -343,6 +344,11 @@ impl Drop for Started<'_> {
         let _ = Leftovers::of(self.state, self.name).remove();
         let _ = fs::remove_file(self.state.log(self.name));
     }
+}
+
+/// Whether nothing has to be allocated on the way to the disk.
+fn is_ublk(device: &Path) -> bool {
+    device.to_string_lossy().starts_with("/dev/ublkb")
 }
 
 /// Noted for `down`; a container may not, and is told what that means.

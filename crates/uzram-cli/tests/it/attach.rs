@@ -23,6 +23,10 @@ impl Machine {
             eprintln!("left out: attaching needs root, /dev/fuse and /dev/loop-control");
             return None;
         }
+        if Path::new("/dev/ublk-control").exists() {
+            eprintln!("left out: uzram up prefers ublk here, and these tests are of loop devices");
+            return None;
+        }
         let home = Home::new();
         let directory = home.dir.path().join("mnt");
         fs::create_dir(&directory).unwrap();
@@ -182,6 +186,19 @@ fn a_disk_is_a_file() {
     served.signal("TERM");
     assert_eq!(served.wait(), Some(0));
     machine.is_clean();
+}
+
+/// What ublk does is tested in the guest; here, that its absence is said and leaves nothing.
+#[test]
+fn a_disk_of_a_driver_that_is_missing_is_refused() {
+    if Path::new("/dev/ublk-control").exists() {
+        return eprintln!("left out: this machine has the driver");
+    }
+    let home = Home::new();
+    let arguments = ["serve", "--size", "1M", "--attach", "ublk"];
+    home.run(&arguments)
+        .refused(1, "load the module ublk_drv (Linux 6.5 or newer)");
+    assert_eq!(home.files(), Vec::<String>::new());
 }
 
 #[test]

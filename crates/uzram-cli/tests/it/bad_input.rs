@@ -46,10 +46,43 @@ fn names_of_codecs_pools_and_disks() {
     refused("--algorithm", "two\nlines\u{1b}[31m", "lz4, zstd");
     refused("--name", "../x", "--name: name \"../x\"");
     refused("--name", "", "--name: name \"\"");
-    refused("--attach", "ublk", "possible values: nbd");
+    refused("--attach", "scsi", "possible values: nbd, fuse, loop, ublk");
     home.run(&["stat", "a/b"]).refused(2, "name \"a/b\"");
     home.run(&["reset", "nosuch"])
         .refused(1, "no disk \"nosuch\"");
+}
+
+#[test]
+fn parameters_of_codecs() {
+    let home = Home::new();
+    for (algorithm, parameters, said) in [
+        ("lz4", "level=0", "level 0: lz4 takes 1 to 65537"),
+        ("lz4", "level=65538", "level 65538: lz4 takes 1 to 65537"),
+        ("lz4hc", "level=13", "level 13: lz4hc takes 2 to 12"),
+        ("zstd", "level=23", "level 23: zstd takes -131072 to 22"),
+        ("zstd", "level=-131073", "level -131073: zstd takes"),
+        ("deflate", "level=13", "level 13: deflate takes 1 to 12"),
+        (
+            "deflate",
+            "deflate.winbits=16",
+            "deflate.winbits 16: deflate takes -15 to -12",
+        ),
+        ("lzo", "level=1", "level 1: lzo has no such parameter"),
+        ("842", "level=1", "level 1: 842 has no such parameter"),
+        ("zstd", "level=x", "must be a whole number"),
+        ("zstd", "depth=3", "known are level=N, dict=FILE"),
+        ("zstd", "level=1,level=2", "given twice"),
+        (
+            "zstd",
+            "dict=/nonexistent",
+            "dict /nonexistent: No such file",
+        ),
+        ("deflate", "dict=/etc/passwd", "zstd, lz4 and lz4hc do"),
+    ] {
+        let device = ["--size", "1M", "--algorithm", algorithm];
+        home.run(&[&["serve", "--algorithm-params", parameters], &device[..]].concat())
+            .refused(2, said);
+    }
 }
 
 #[test]

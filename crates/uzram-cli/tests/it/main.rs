@@ -23,3 +23,4 @@ mod support;
 #[cfg(feature = "tls")]
 mod tls;
 mod up;
+mod vhost_user;

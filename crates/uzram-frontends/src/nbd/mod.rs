@@ -134,7 +134,6 @@ mod context;
 mod endpoint;
 mod export;
 mod handshake;
-mod peer;
 mod server;
 mod session;
 mod socket;
@@ -145,10 +144,11 @@ mod wire;
 
 use std::time::Duration;
 
-pub use endpoint::{Endpoint, SOCKET_PATH_BYTES_MAX};
+pub use crate::peer::Peer;
+pub use crate::unix_socket::SOCKET_PATH_BYTES_MAX;
+pub use endpoint::Endpoint;
 pub use export::{DESCRIPTION_BYTES_MAX, Export, Exports, NAME_BYTES_MAX};
 pub use handshake::{OPTION_DATA_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
-pub use peer::Peer;
 pub use server::{Server, ServerHandle};
 pub use session::Session;
 #[cfg(feature = "tls")]

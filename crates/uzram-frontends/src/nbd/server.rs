@@ -17,10 +17,10 @@ use super::connection::Connection;
 use super::endpoint::{Endpoint, Listener};
 use super::export::Exports;
 use super::handshake::{Agreement, Handshake, Security, Step};
-use super::peer::Peer;
 use super::socket::{Received, Socket};
 use super::tls::Tls;
 use super::wire;
+use crate::peer::Peer;
 
 /// Clients that are being told that the server is full; further ones are hung up on.
 const REFUSALS_MAX: usize = 16;

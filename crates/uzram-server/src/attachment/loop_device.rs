@@ -7,14 +7,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use uzram::{Error, ErrorKind, Result};
 
-use super::usage;
+use super::block;
 use crate::system::{self, LABEL_BYTES};
 
 /// What the loop device tells programs: the smallest unit and all alignment, in bytes.
@@ -107,35 +105,23 @@ impl LoopDevice {
         label.is_ok_and(|label| label == self.label)
     }
 
-    /// Runs `work` while nobody has it mounted or swaps to it or can begin to, and makes the kernel
-    /// forget what it has of the content.
+    /// Runs `work` while nobody uses it, as [`block::exclusively`].
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] with who uses it, [`ErrorKind::Io`], else what `work` says.
+    /// As that.
     pub(crate) fn exclusively<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let device = self.open_exclusively()?;
-        let flush = || {
-            system::flush_buffers(&device).map_err(|error| {
-                let text = format!("{}: cannot be flushed", self.path.display());
-                Error::new(ErrorKind::Io, text).with_source(error)
-            })
-        };
-        // Before, so that nothing old is written afterwards; and after, so that nothing old is read.
-        flush()?;
-        let done = work()?;
-        flush()?;
-        Ok(done)
+        block::exclusively(&self.path, work)
     }
 
     /// Takes the file away, unless somebody uses the device. Done already, it does nothing.
     ///
     /// # Errors
-    /// As [`LoopDevice::exclusively`].
+    /// As [`block::open_exclusively`].
     pub(crate) fn clear(&self) -> Result<()> {
         if !self.is_there() {
             return Ok(());
         }
-        let device = self.open_exclusively()?;
+        let device = block::open_exclusively(&self.path)?;
         self.clear_with(&device)
     }
 
@@ -157,31 +143,6 @@ impl LoopDevice {
                 Err(Error::new(ErrorKind::Io, text).with_source(error))
             }
         }
-    }
-
-    fn open_exclusively(&self) -> Result<File> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(OFlags::EXCL.bits().cast_signed())
-            .open(&self.path);
-        opened.map_err(
-            |error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::BUSY) => {
-                    let users = usage::of_device(&self.path);
-                    let users = match users.is_empty() {
-                        true => "in use".to_owned(),
-                        false => users.join(", "),
-                    };
-                    let text = format!("{}: {users}; end that first", self.path.display());
-                    Error::new(ErrorKind::Busy, text)
-                }
-                _ => {
-                    let text = format!("{}: cannot be opened", self.path.display());
-                    Error::new(ErrorKind::Io, text).with_source(error)
-                }
-            },
-        )
     }
 }
 

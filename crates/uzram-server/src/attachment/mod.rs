@@ -1,17 +1,23 @@
-//! Ways to a device that the kernel of this machine opens itself: a FUSE file, and a loop device
-//! over it.
+//! Ways to a device that the kernel of this machine opens itself: a FUSE file, a loop device over it,
+//! and a disk of its driver for block devices in user space.
 //!
 //! ```text
 //! usage         who uses what, by the kernel's own tables
+//! block         block devices that nobody uses
 //! loop_device   a loop device over a file
+//! ublk          a disk of the kernel's driver for user space
+//! vhost_user    a socket for virtual machines
 //! ```
 //!
 //! The file of device NAME is `NAME.fuse/NAME` in the state directory. What a killed server leaves
 //! (a file system that answers `ENOTCONN`, a loop device whose reads fail) is found through that path,
 //! by [`Leftovers`]: no record of ours could be as true as what the kernel has.
 
+mod block;
 mod loop_device;
+mod ublk;
 pub mod usage;
+mod vhost_user;
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -26,6 +32,8 @@ use crate::sandbox;
 use crate::state::StateDir;
 use crate::swap;
 use loop_device::LoopDevice;
+use ublk::{UblkDisk, UblkLeftovers};
+pub(crate) use vhost_user::GuestSocket;
 
 /// Workers for a device that is swapped to: each has all of its receive buffer resident, 16 MiB.
 const SWAP_THREADS_MAX: usize = 4;
@@ -40,6 +48,10 @@ pub enum Attach {
     Fuse,
     /// A loop device over that file: a block device.
     Loop,
+    /// A disk of the kernel's driver for user space: a block device, and the fastest way.
+    Ublk,
+    /// A disk of virtual machines, over a socket.
+    VhostUser,
 }
 
 impl Attach {
@@ -50,13 +62,33 @@ impl Attach {
             Attach::Nbd => "nbd",
             Attach::Fuse => "fuse",
             Attach::Loop => "loop",
+            Attach::Ublk => "ublk",
+            Attach::VhostUser => "vhost-user",
         }
+    }
+
+    /// The best block device that this machine offers this process.
+    #[must_use]
+    pub fn block_device() -> Attach {
+        match uzram_frontends::ublk::check() {
+            Ok(()) => Attach::Ublk,
+            Err(_) => Attach::Loop,
+        }
+    }
+
+    /// Whether clients connect to a socket, and nothing is set up outside of this process.
+    #[must_use]
+    pub fn is_socket(self) -> bool {
+        matches!(self, Attach::Nbd | Attach::VhostUser)
     }
 
     /// The best that this machine offers this process, and why not a better one: a block device, or
     /// else a file, or else a socket.
     #[must_use]
     pub fn auto() -> (Attach, String) {
+        if Attach::block_device() == Attach::Ublk {
+            return (Attach::Ublk, "the kernel's driver is here".to_owned());
+        }
         if let Err(why) = fuse_is_here() {
             return (Attach::Nbd, format!("no FUSE file: {why}"));
         }
@@ -91,11 +123,16 @@ fn openable(device: &str) -> Result<(), String> {
 
 /// A device that is attached. Dropped, it is detached; what still uses it gets errors.
 pub(crate) struct Attachment {
-    /// From the top down: what was set up last goes first.
-    parts: Mutex<Parts>,
+    way: Way,
     path: PathBuf,
 }
 
+enum Way {
+    Fuse(Mutex<Parts>),
+    Ublk(UblkDisk),
+}
+
+/// From the top down: what was set up last goes first.
 struct Parts {
     loop_device: Option<LoopDevice>,
     /// `None` once detached.
@@ -122,6 +159,13 @@ impl Attachment {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         Leftovers::of(state, name).remove()?;
+        if attach == Attach::Ublk {
+            let disk = UblkDisk::new(device, state.ublk_marker(name), is_for_swap)?;
+            return Ok(Attachment {
+                path: disk.path().map(Path::to_owned).unwrap_or_default(),
+                way: Way::Ublk(disk),
+            });
+        }
         let directory = state.fuse_directory(name);
         fs::create_dir(&directory).map_err(|error| {
             let text = format!("directory {}: cannot be made", directory.display());
@@ -150,7 +194,7 @@ impl Attachment {
             parts.loop_device = Some(loop_device);
         }
         Ok(Attachment {
-            parts: Mutex::new(parts),
+            way: Way::Fuse(Mutex::new(parts)),
             path,
         })
     }
@@ -160,9 +204,12 @@ impl Attachment {
         &self.path
     }
 
-    /// Programs that have the file open; for a loop device, 1 if it is mounted or swapped to.
+    /// Programs that have the file open; for a block device, 1 if it is mounted or swapped to.
     pub(crate) fn users(&self) -> u64 {
-        let parts = self.lock();
+        let Way::Fuse(parts) = &self.way else {
+            return usage::of_device(&self.path).len() as u64;
+        };
+        let parts = lock(parts);
         match (&parts.loop_device, &parts.mount) {
             (Some(device), _) => usage::of_device(device.path()).len() as u64,
             (None, Some(mount)) => mount.opens(),
@@ -175,7 +222,10 @@ impl Attachment {
     /// # Errors
     /// [`ErrorKind::Busy`] with who does, else what `work` says.
     pub(crate) fn exclusively<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let parts = self.lock();
+        let Way::Fuse(parts) = &self.way else {
+            return block::exclusively(&self.path, work);
+        };
+        let parts = lock(parts);
         match (&parts.loop_device, &parts.mount) {
             (Some(device), _) => device.exclusively(work),
             (None, Some(mount)) => mount.exclusively(work),
@@ -188,12 +238,15 @@ impl Attachment {
     /// # Errors
     /// [`ErrorKind::Busy`] with who does, [`ErrorKind::Io`].
     pub(crate) fn detach(&self) -> Result<()> {
-        self.lock().detach()
+        match &self.way {
+            Way::Fuse(parts) => lock(parts).detach(),
+            Way::Ublk(disk) => disk.detach(),
+        }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Parts> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(parts: &Mutex<Parts>) -> MutexGuard<'_, Parts> {
+    parts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Parts {
@@ -249,6 +302,7 @@ pub struct Leftovers {
     directory: PathBuf,
     loops: Vec<LoopDevice>,
     mounts_count: usize,
+    ublk: UblkLeftovers,
 }
 
 impl Leftovers {
@@ -262,6 +316,7 @@ impl Leftovers {
         Leftovers {
             loops: LoopDevice::over(&directory.join(name)),
             mounts_count: usage::mounts().into_iter().filter(is_ours).count(),
+            ublk: UblkLeftovers::of(state.ublk_marker(name)),
             directory,
         }
     }
@@ -269,12 +324,14 @@ impl Leftovers {
     /// Whether there is nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.loops.is_empty() && self.mounts_count == 0 && !self.directory.exists()
+        let has_file = self.mounts_count > 0 || self.directory.exists();
+        self.loops.is_empty() && !has_file && self.ublk.is_empty()
     }
 
     /// The block devices.
     pub fn devices(&self) -> impl Iterator<Item = &Path> {
-        self.loops.iter().map(LoopDevice::path)
+        let loops = self.loops.iter().map(LoopDevice::path);
+        loops.chain(self.ublk.paths())
     }
 
     /// Takes it away, if nobody serves or uses it.
@@ -283,14 +340,9 @@ impl Leftovers {
     /// [`ErrorKind::Busy`] with who uses it, [`ErrorKind::Io`].
     pub fn remove(&self) -> Result<()> {
         for device in &self.loops {
-            device.clear().map_err(|error| match error.kind() {
-                ErrorKind::Busy => {
-                    let text = format!("left by a server that was killed: {error}: uzram down");
-                    Error::new(ErrorKind::Busy, text)
-                }
-                _ => error,
-            })?;
+            device.clear().map_err(left)?;
         }
+        self.ublk.remove().map_err(left)?;
         for _ in 0..self.mounts_count {
             // Dead, or held by a process that gets nothing but errors from it.
             rustix::mount::unmount(&self.directory, UnmountFlags::DETACH).map_err(|error| {
@@ -301,5 +353,16 @@ impl Leftovers {
         // Not there is fine; anything else shows when the directory is made.
         let _ = fs::remove_dir(&self.directory);
         Ok(())
+    }
+}
+
+/// Says of something in use whose it is.
+fn left(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Busy => {
+            let text = format!("left by a server that was killed: {error}: uzram down");
+            Error::new(ErrorKind::Busy, text)
+        }
+        _ => error,
     }
 }

@@ -33,12 +33,23 @@ pub fn mounts() -> Vec<MountPoint> {
 /// Whether `device` is swapped to.
 #[must_use]
 pub fn is_swap(device: &Path) -> bool {
+    swaps().any(|found| found == device)
+}
+
+/// Whether `device` was swapped to when its server died and it vanished: what it held is lost, and the
+/// kernel keeps it in its table of swap for ever, as nobody can open it to take it out.
+#[must_use]
+pub fn is_dead_swap(device: &Path) -> bool {
+    let mut dead = device.as_os_str().to_owned();
+    dead.push(" (deleted)");
+    swaps().any(|found| found == dead)
+}
+
+fn swaps() -> impl Iterator<Item = PathBuf> {
     let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let mut devices = table
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().next());
-    devices.any(|found| unescaped(found) == device)
+    let devices = table.lines().skip(1);
+    let devices = devices.filter_map(|line| line.split_whitespace().next().map(unescaped));
+    devices.collect::<Vec<_>>().into_iter()
 }
 
 /// Where a block device is mounted.

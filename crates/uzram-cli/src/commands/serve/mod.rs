@@ -114,10 +114,10 @@ impl Plan {
     }
 }
 
-/// Taking a mount and a loop device down again needs what a sandbox gives up.
+/// Taking a mount, a loop device or a ublk device down again needs what a sandbox gives up.
 fn can_be_sandboxed(devices: &[DeviceConfig]) -> bool {
     let mut attached = devices.iter().map(|device| device.attach);
-    attached.all(|attach| attach == uzram_server::attachment::Attach::Nbd)
+    attached.all(uzram_server::attachment::Attach::is_socket)
 }
 
 /// What uses a disk that is attached: its data would be lost under it.

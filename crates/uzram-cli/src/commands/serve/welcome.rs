@@ -55,9 +55,10 @@ fn one(device: &Device) -> String {
     let facts = facts(device).map(|(what, value)| vec![format!("  {what}"), value]);
     let facts: Vec<_> = facts.collect();
     let name = device.name();
-    let (setting, clients) = match device.path() {
-        Some(path) => (String::new(), attached::lines(path, name)),
-        None => (
+    let (setting, clients) = match (device.path(), device.guest_socket()) {
+        (Some(path), _) => (String::new(), attached::lines(path, name)),
+        (_, Some(socket)) => (String::new(), attached::guest_lines(socket)),
+        _ => (
             format!("  URI='{}'\n", device.uri()),
             clients(device).into(),
         ),
@@ -100,8 +101,11 @@ fn facts(device: &Device) -> impl Iterator<Item = (&'static str, String)> {
     if let Some(path) = device.file() {
         facts.push(("file", path.display().to_string()));
     }
-    let is_attached = device.path().is_some();
-    facts.push((if is_attached { "path" } else { "URI" }, device.uri()));
+    facts.push(match device.guest_socket() {
+        Some(socket) => ("socket", socket.display().to_string()),
+        None if device.path().is_some() => ("path", device.uri()),
+        None => ("URI", device.uri()),
+    });
     facts.into_iter()
 }
 

@@ -8,6 +8,7 @@ use super::pace::Pace;
 use super::{Charge, Connection};
 use crate::nbd::socket::{RATE_MIN, Received};
 use crate::nbd::transmission::{self, Command, Input, Next, Output, Request};
+use crate::patience::Patience;
 
 /// Receive buffer of a worker at rest, in bytes: some 30 writes of 4 KiB, and half of a CPU's L2.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -18,13 +19,6 @@ const BUFFER_RETAINED_BYTES: usize = (2 << 20) + 4096;
 const LARGE_PAYLOAD_BYTES: usize = 64 << 10;
 /// The same for requests without payload, which cost some 10 ns a page.
 const LARGE_RANGE_BYTES: u64 = 16 << 20;
-/// How long a receiver looks for more before it sleeps, in yields of the CPU: sleeping costs the
-/// client an interrupt to send and this side 70 us to come back. Looking in vain halves it.
-const POLL_MAX: Duration = Duration::from_micros(30);
-/// Less than this is not worth beginning.
-const POLL_MIN: Duration = Duration::from_micros(4);
-/// A sleep this short, the time to wake included, had better been spent looking.
-const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// A worker without work gives back memory and, unless it is the last, its thread after this.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Bytes that a draining connection still takes from a client that keeps sending.
@@ -38,8 +32,7 @@ pub(super) struct Worker {
     /// Buffer to give away with the rest of the input.
     spare: Input,
     output: Output,
-    /// How long to look for more before sleeping, as experience has it.
-    poll: Duration,
+    patience: Patience,
     /// Bytes received since the connection began to drain.
     drained_bytes: usize,
 }
@@ -51,7 +44,7 @@ impl Worker {
             is_first,
             spare: Input::default(),
             output: Output::default(),
-            poll: POLL_MAX,
+            patience: Patience::default(),
             drained_bytes: 0,
         }
     }
@@ -294,7 +287,7 @@ impl Worker {
                     return !connection.socket.is_draining() || self.may_drain(length);
                 }
                 Received::End => return false,
-                Received::Nothing if started.elapsed() < self.poll => thread::yield_now(),
+                Received::Nothing if self.patience.lasts(started) => thread::yield_now(),
                 Received::Nothing => {
                     let limit = match begun {
                         Some(begun) => Some(self.time_left(begun, input.unread())),
@@ -334,11 +327,7 @@ impl Worker {
                 return false;
             }
         }
-        self.poll = match self.poll / 2 {
-            _ if started.elapsed() < SHORT_SLEEP => POLL_MAX,
-            shorter if shorter < POLL_MIN => Duration::ZERO,
-            shorter => shorter,
-        };
+        self.patience.slept_since(started);
         true
     }
 
