@@ -9,25 +9,28 @@ fn main() {
     let optimised = env::var("OPT_LEVEL").is_ok_and(|level| level != "0");
     println!("cargo::rustc-env=UZRAM_BENCH_PROFILE={}", profile_name());
     println!("cargo::rustc-env=UZRAM_BENCH_OPTIMISED={optimised}");
-    let head = Path::new("../../.git/HEAD");
-    if head.exists() {
-        println!("cargo::rerun-if-changed=../../.git/HEAD");
-        println!("cargo::rerun-if-changed=../../.git/logs/HEAD");
+    // Asked of git, as a linked worktree has its own elsewhere.
+    for name in ["HEAD", "logs/HEAD", "index"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", name])
+            && Path::new(&path).exists()
+        {
+            println!("cargo::rerun-if-changed={path}");
+        }
     }
     println!("cargo::rerun-if-changed=build.rs");
 }
 
 /// `git describe` of the checkout, `unknown` where there is none.
 fn revision() -> String {
-    let described = Command::new("git")
-        .args(["describe", "--always", "--dirty", "--abbrev=12"])
-        .output();
-    match described {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        }
-        _ => "unknown".to_owned(),
-    }
+    let described = git(&["describe", "--always", "--dirty", "--abbrev=12"]);
+    described.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// What git says in a line; `None` where there is no git or no checkout.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let said = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| said.trim().to_owned())
 }
 
 /// The profile's own name ("dist" included), which cargo tells only through the output folder:

@@ -11,7 +11,8 @@ use crate::machine::{self, Machine};
 use crate::peers::Peer;
 use crate::report::{self, Findings, Report};
 use crate::stop::Stop;
-use crate::suite::{self, Options, Schedule, iopaths};
+use crate::suite::contention::{self, ContentionArgs};
+use crate::suite::{self, Options, Schedule, iopaths, jobs};
 
 /// Threads at most, on machines with so many CPUs.
 const THREADS_MAX: usize = 64;
@@ -42,7 +43,7 @@ pub enum Args {
     /// a generator like fio's buffer_compress_percentage=50 refill_buffers. Peers: nbdkit-memory,
     /// nbdkit-zstd.
     Nbd(SuiteArgs),
-    /// Files and block devices of this machine: FUSE and loop devices under fio (root)
+    /// Block devices: FUSE and loop devices under fio, vhost-user beside NBD (root)
     ///
     /// 4 KiB and 128 KiB at random places, depth 1 and 32, 1 and 4 jobs, with fio's half-compressible
     /// buffers (corpora are not used) and the first --algorithm. Peers: fuse-null (the same path to
@@ -66,6 +67,51 @@ pub enum Args {
     /// back; insert, remove and access beyond a plain copy. The amount of work is fixed, so there is
     /// no --seconds; it takes up to 3 GiB of memory. Peers: malloc, mimalloc.
     Pools(SuiteArgs),
+    /// iozone's and fio's jobs: the published tables of zram over 1 to 10 threads, or jobs of your own
+    ///
+    /// The tables by which per-CPU streams, slot locks and the compression interface were judged, each
+    /// figure beside what was published: throughput with its spread, CPU time, writes that took the slow
+    /// path. Sizes are the published ones over --scale; the amount of work is fixed, so there are
+    /// neither --seconds nor --threads. The codec is lzo, as published, unless --algorithm names others;
+    /// pages are synthetic-mixed unless --corpus does. Peer: kernel-zram.
+    ///
+    /// Jobs of your own, in the words of either program, run on any --on: in this process, over NBD, on
+    /// a block device or a file; on the latter two beside fio itself. A device that is in use is never
+    /// touched, one that holds data only if --destroy names it.
+    #[command(after_help = JOBS_EXAMPLES)]
+    Jobs(JobsSuiteArgs),
+    /// Streams: one a CPU, an idle list of max_comp_streams, one; 1 to 10 threads, iozone's tests
+    ///
+    /// The comparison by which zram's streams became per-CPU is done again in the engine's own store: T
+    /// threads, each with a file of its own, records of 8 T KiB, more threads than CPUs. Throughput,
+    /// CPU time, worst record, slow path and sleeps for a stream, T by T, beside what was published.
+    /// All corpora are mixed; the codec is lzo, as published, or --algorithm. --threads says how
+    /// far T goes, 64 at most. It takes some five minutes, with --quick one. Peer: kernel-zram
+    /// (as in suite store).
+    Streams(ContentionArgs),
+    /// Slot locks: the engine's, four others an entry, one for the table; iozone's and fio's tests
+    ///
+    /// The comparison by which zram's table lock went into its entries is done again in the engine's own
+    /// store: iozone's tests with 4 threads, and fio's on one device of 10 MB on which all jobs meet,
+    /// with 1 to 10 jobs, or up to --threads. Codec, corpora and peer as in suite streams.
+    Locks(ContentionArgs),
+}
+
+const JOBS_EXAMPLES: &str = "Examples:
+  uzram bench jobs --quick
+  uzram bench jobs --algorithm lz4 --corpus heap.pages --html jobs.html
+  uzram bench jobs --iozone '-t 4 -r 16K -s 64M -I -+Z' --on engine --on nbd
+  uzram bench jobs --fio 'rw=randrw bs=4k size=64m numjobs=2 buffer_compress_percentage=50' --on /dev/ram0";
+
+/// What the suite `jobs` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct JobsSuiteArgs {
+    /// What every suite takes
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// Which jobs, and where
+    #[command(flatten)]
+    pub jobs: jobs::JobsArgs,
 }
 
 /// What the suite `iopaths` takes.
@@ -88,13 +134,14 @@ pub struct SuiteArgs {
     /// A peer to measure against; repeatable. Default: all of the suite's
     #[arg(long = "against", value_name = "PEER")]
     pub peers: Vec<String>,
-    /// An algorithm; repeatable. Default: all; for pools lz4 and zstd
+    /// An algorithm; repeatable. Default: all; for pools lz4 and zstd; for streams and locks lzo
     #[arg(long = "algorithm", value_name = "NAME")]
     pub algorithms: Vec<String>,
-    /// Threads of the case with several, at most one a CPU; 1 leaves it out. Default: 2 if possible
+    /// Threads of the case with several, at most one a CPU; 1 leaves it out. Default: 2 if possible; for
+    /// streams and locks 10, at most 64
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Time for each case, at least. Default: 5, with --quick 1
+    /// Time for each case, at least. Default: 5, with --quick 1; none for streams and locks
     #[arg(long, value_name = "S")]
     pub seconds: Option<u32>,
     /// A smaller working set (64 MiB, which caches may hold) and fewer runs: for a first look
@@ -113,18 +160,31 @@ pub struct SuiteArgs {
 /// # Errors
 /// [`Error::Usage`] before anything is measured if the arguments cannot be, else what failed.
 pub fn run(args: Args) -> Result<()> {
-    let (suite, args, load) = match args {
-        Args::Store(args) => (Suite::Store, args, None),
-        Args::Codecs(args) => (Suite::Codecs, args, None),
-        Args::Nbd(args) => (Suite::Nbd, args, None),
-        Args::Devices(args) => (Suite::Devices, args, None),
-        Args::Pools(args) => (Suite::Pools, args, None),
-        Args::Iopaths(args) => (Suite::Iopaths, args.suite, Some(args.load)),
+    let (suite, args, own) = match args {
+        Args::Store(args) => (Suite::Store, args, Own::None),
+        Args::Codecs(args) => (Suite::Codecs, args, Own::None),
+        Args::Nbd(args) => (Suite::Nbd, args, Own::None),
+        Args::Devices(args) => (Suite::Devices, args, Own::None),
+        Args::Pools(args) => (Suite::Pools, args, Own::None),
+        Args::Iopaths(args) => (Suite::Iopaths, args.suite, Own::Load(args.load)),
+        Args::Jobs(args) => (Suite::Jobs, args.suite, Own::Jobs(args.jobs)),
+        Args::Streams(args) => (Suite::Streams, args.suite, Own::Scale(args.scale)),
+        Args::Locks(args) => (Suite::Locks, args.suite, Own::Scale(args.scale)),
     };
-    if let Some(counted) = load.as_ref().and_then(iopaths::count_calls) {
+    if let Own::Load(load) = &own
+        && let Some(counted) = iopaths::count_calls(load)
+    {
         return counted;
     }
     let options = options(suite, &args)?;
+    let plan = match &own {
+        Own::Jobs(args) => Some(jobs::plan(&options, args)?),
+        _ => None,
+    };
+    let scale = match &own {
+        Own::Scale(asked) => suite.scale(*asked, args.quick)?,
+        _ => 1,
+    };
     // Found out now rather than after minutes of measuring.
     check_writable("json", args.json.as_deref())?;
     check_writable("html", args.html.as_deref())?;
@@ -133,13 +193,16 @@ pub fn run(args: Args) -> Result<()> {
     }
     let machine = Machine::survey();
     let mut findings = Findings::default();
-    let measured = match (suite, load) {
-        (Suite::Store, _) => suite::store::run(&options, &mut findings),
-        (Suite::Codecs, _) => suite::codecs::run(&options, &mut findings),
-        (Suite::Devices, _) => suite::devices::run(&options, &mut findings),
-        (Suite::Pools, _) => suite::pools::run(&options, &mut findings),
-        (Suite::Iopaths, Some(load)) => iopaths::run(&options, &load, &mut findings),
-        (Suite::Nbd | Suite::Iopaths, _) => suite::nbd::run(&options, &mut findings),
+    let measured = match (suite, own, &plan) {
+        (Suite::Store, ..) => suite::store::run(&options, &mut findings),
+        (Suite::Codecs, ..) => suite::codecs::run(&options, &mut findings),
+        (Suite::Devices, ..) => suite::devices::run(&options, &mut findings),
+        (Suite::Pools, ..) => suite::pools::run(&options, &mut findings),
+        (Suite::Streams, ..) => suite::streams::run(&options, scale, &mut findings),
+        (Suite::Locks, ..) => suite::locks::run(&options, scale, &mut findings),
+        (_, Own::Load(load), _) => iopaths::run(&options, &load, &mut findings),
+        (_, _, Some(plan)) => jobs::run(&options, plan, &mut findings),
+        (Suite::Nbd | Suite::Iopaths | Suite::Jobs, ..) => suite::nbd::run(&options, &mut findings),
     };
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
     let measured = options.stop.check().and(measured);
@@ -172,6 +235,14 @@ fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
     printed.map_err(|error| Error::io("standard output", error))
 }
 
+/// What a suite takes besides.
+enum Own {
+    None,
+    Load(iopaths::LoadArgs),
+    Jobs(jobs::JobsArgs),
+    Scale(Option<u32>),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Suite {
     Store,
@@ -180,6 +251,9 @@ enum Suite {
     Devices,
     Pools,
     Iopaths,
+    Jobs,
+    Streams,
+    Locks,
 }
 
 impl Suite {
@@ -191,6 +265,9 @@ impl Suite {
             Suite::Devices => "devices",
             Suite::Pools => "pools",
             Suite::Iopaths => "iopaths",
+            Suite::Jobs => "jobs",
+            Suite::Streams => "streams",
+            Suite::Locks => "locks",
         }
     }
 
@@ -201,32 +278,80 @@ impl Suite {
             Suite::Nbd => &Peer::NBD,
             Suite::Devices => &Peer::DEVICES,
             Suite::Pools => &Peer::POOLS,
+            Suite::Jobs => &Peer::JOBS,
             // memcpy is no choice here.
             Suite::Iopaths => &[],
+            Suite::Streams | Suite::Locks => &Peer::CONTENTION,
         }
     }
 
     /// The algorithms that are measured where none is named.
     fn algorithms(self) -> Vec<&'static str> {
         let mut known = uzram::algorithms();
-        if self == Suite::Pools {
-            known.retain(|name| suite::pools::ALGORITHMS.contains(name));
+        match self {
+            Suite::Pools => known.retain(|name| suite::pools::ALGORITHMS.contains(name)),
+            Suite::Jobs => known.retain(|name| jobs::ALGORITHMS.contains(name)),
+            _ => {}
+        }
+        if self.has_threads_beyond_cpus() {
+            known = vec![contention::ALGORITHM];
         }
         known
+    }
+
+    /// Whether its threads are a matrix's, more of them than CPUs.
+    fn has_threads_beyond_cpus(self) -> bool {
+        matches!(self, Suite::Streams | Suite::Locks)
+    }
+
+    /// How many times smaller than published it is; 1 for suites without a scale.
+    fn scale(self, asked: Option<u32>, quick: bool) -> Result<u32> {
+        match self {
+            Suite::Streams => suite::streams::scale(asked, quick),
+            Suite::Locks => suite::locks::scale(asked, quick),
+            _ => Ok(1),
+        }
     }
 }
 
 fn options(suite: Suite, args: &SuiteArgs) -> Result<Options> {
     let peers = Peer::parse(&args.peers, suite.peers())?;
     let algorithms = algorithms(&args.algorithms, &suite.algorithms())?;
-    let threads = threads(args.threads, machine::allowed_cpus().len())?;
-    if suite == Suite::Pools && args.seconds.is_some() {
-        let why = "seconds: suite pools does a fixed amount of work; leave it out, or use --quick";
+    let threads = match suite.has_threads_beyond_cpus() {
+        true => matrix_threads(args.threads)?,
+        false => threads(args.threads, machine::allowed_cpus().len())?,
+    };
+    let mut schedule = schedule(args.seconds, args.quick)?;
+    if matches!(suite, Suite::Pools | Suite::Jobs) && args.seconds.is_some() {
+        let name = suite.name();
+        let why = "does a fixed amount of work; leave it out, or use --quick";
+        return Err(Error::Usage(format!("seconds: suite {name} {why}")));
+    }
+    if suite == Suite::Jobs && args.threads.is_some() {
+        let why = "threads: suite jobs has 1 to 10; for others name them in --iozone or --fio";
         return Err(Error::Usage(why.to_owned()));
     }
-    let schedule = schedule(args.seconds, args.quick)?;
+    let mut corpora = corpora(&args.corpora)?;
+    if suite == Suite::Jobs && args.corpora.is_empty() {
+        corpora.retain(|corpus| corpus.name == jobs::CORPUS);
+    }
+    if suite.has_threads_beyond_cpus() {
+        if let [_, second, ..] = &algorithms[..] {
+            let (name, why) = (
+                suite.name(),
+                "one algorithm at a time; leave the others out",
+            );
+            return Err(Error::Usage(format!(
+                "algorithm {second:?}: suite {name} takes {why}"
+            )));
+        }
+        // A fixed number of rounds, unless somebody wants to wait for more.
+        if args.seconds.is_none() {
+            schedule.at_least = Duration::ZERO;
+        }
+    }
     Ok(Options {
-        corpora: corpora(&args.corpora)?,
+        corpora,
         peers,
         algorithms,
         threads,
@@ -279,6 +404,18 @@ fn threads(wanted: Option<usize>, cpus: usize) -> Result<usize> {
         Some(0) => Err(Error::Usage("threads 0: at least 1".to_owned())),
         Some(threads) if threads > most => Err(Error::Usage(format!(
             "threads {threads}: at most {most} here, one for each CPU and {THREADS_MAX} in all"
+        ))),
+        Some(threads) => Ok(threads),
+    }
+}
+
+/// Threads of a matrix that goes beyond the CPUs.
+fn matrix_threads(wanted: Option<usize>) -> Result<usize> {
+    match wanted {
+        None => Ok(contention::THREADS),
+        Some(0) => Err(Error::Usage("threads 0: at least 1".to_owned())),
+        Some(threads) if threads > THREADS_MAX => Err(Error::Usage(format!(
+            "threads {threads}: at most {THREADS_MAX}"
         ))),
         Some(threads) => Ok(threads),
     }
@@ -403,6 +540,29 @@ mod tests {
         };
         assert_eq!(refused(Suite::Store, &threads(0)), "threads 0: at least 1");
         assert!(refused(Suite::Store, &threads(65)).starts_with("threads 65: at most "));
+        for suite in [Suite::Streams, Suite::Locks] {
+            assert_eq!(refused(suite, &threads(65)), "threads 65: at most 64");
+            assert_eq!(refused(suite, &threads(0)), "threads 0: at least 1");
+            assert_eq!(refused(suite, &seconds(0)), "seconds 0: at least 1");
+            let peers = SuiteArgs {
+                peers: vec!["memcpy".into()],
+                ..args()
+            };
+            let said = refused(suite, &peers);
+            assert_eq!(
+                said,
+                "peer \"memcpy\": unknown to this suite; one of kernel-zram"
+            );
+            let two = SuiteArgs {
+                algorithms: vec!["lz4".into(), "lzo".into()],
+                ..args()
+            };
+            assert!(refused(suite, &two).starts_with("algorithm \"lzo\": suite "));
+            assert!(suite.scale(Some(0), false).is_err());
+            assert_eq!(options(suite, &threads(64)).unwrap().threads, 64);
+            let default = options(suite, &args()).unwrap();
+            assert_eq!((default.threads, default.algorithms.len()), (10, 1));
+        }
     }
 
     #[test]

@@ -25,9 +25,15 @@ impl Rng {
     }
 
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
+        // Whole words apart: their length is known, so they are plain stores.
+        let mut words = bytes.chunks_exact_mut(8);
+        for word in &mut words {
+            word.copy_from_slice(&self.next().to_le_bytes());
+        }
+        let rest = words.into_remainder();
+        if !rest.is_empty() {
             let word = self.next().to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
+            rest.copy_from_slice(&word[..rest.len()]);
         }
     }
 

@@ -168,8 +168,30 @@ impl Device {
         Path::new("/dev").join(name)
     }
 
-    fn node(&self) -> &File {
+    /// Bytes of the compressed objects that it holds.
+    pub(crate) fn compressed_bytes(&self) -> Result<u64> {
+        self.mm_stat(COMPR_DATA_SIZE)
+    }
+
+    /// The exclusive handle.
+    pub(crate) fn node(&self) -> &File {
         self.node.as_ref().expect("the node is open until the drop")
+    }
+
+    /// Empties it.
+    pub(crate) fn discard_all(&self) -> Result<()> {
+        let failed = |error: String| Error::io("kernel zram: discard", error);
+        let disksize = read_attribute(&self.attributes, "disksize").map_err(failed)?;
+        let bytes = disksize
+            .parse::<u64>()
+            .map_err(|error| failed(error.to_string()))?;
+        self.discard(0, bytes)
+    }
+
+    fn discard(&self, start: u64, bytes: u64) -> Result<()> {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(self.node(), punch, start, bytes)
+            .map_err(|error| Error::io("kernel zram: discard", error))
     }
 
     /// The `column`th number of `mm_stat`.
@@ -256,9 +278,7 @@ impl Side for KernelZram {
 
     fn begin(&mut self, case: Case) -> Result<()> {
         if case == Case::FirstWrite {
-            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(self.device.node(), punch, self.base, self.length_bytes)
-                .map_err(|error| Error::io("kernel zram: discard", error))?;
+            self.device.discard(self.base, self.length_bytes)?;
         }
         Ok(())
     }
@@ -314,7 +334,7 @@ impl Side for KernelZram {
 
     /// Half of what the device holds: both sides have the same pages in it.
     fn compressed_bytes(&mut self) -> Result<Option<u64>> {
-        Ok(Some(self.device.mm_stat(COMPR_DATA_SIZE)? / 2))
+        Ok(Some(self.device.compressed_bytes()? / 2))
     }
 }
 

@@ -58,6 +58,7 @@ pub(crate) enum Peer {
     FuseNull,
     Nbdfuse,
     TmpfsLoop,
+    KernelBrd,
     Malloc,
     Mimalloc,
 }
@@ -68,11 +69,15 @@ impl Peer {
     pub(crate) const CODECS: [Peer; 2] = [Peer::BareLibrary, Peer::Memcpy];
     pub(crate) const NBD: [Peer; 2] = [Peer::NbdkitMemory, Peer::NbdkitZstd];
 
-    pub(crate) const DEVICES: [Peer; 4] = [
+    pub(crate) const JOBS: [Peer; 1] = [Peer::KernelZram];
+    pub(crate) const CONTENTION: [Peer; 1] = [Peer::KernelZram];
+
+    pub(crate) const DEVICES: [Peer; 5] = [
         Peer::FuseNull,
         Peer::Nbdfuse,
         Peer::TmpfsLoop,
         Peer::KernelZram,
+        Peer::KernelBrd,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -86,6 +91,7 @@ impl Peer {
             Peer::FuseNull => "fuse-null",
             Peer::Nbdfuse => "nbdfuse",
             Peer::TmpfsLoop => "tmpfs-loop",
+            Peer::KernelBrd => "kernel-brd",
             Peer::Malloc => "malloc",
             Peer::Mimalloc => "mimalloc",
         }

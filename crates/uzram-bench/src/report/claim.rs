@@ -38,6 +38,17 @@ impl Standing {
         }
     }
 
+    /// Of the claim that a figure is at least `limit`, over all runs.
+    pub(crate) fn at_least(limit: f64, spread: Spread) -> Standing {
+        if spread.min >= limit {
+            Standing::Held
+        } else if spread.max < limit {
+            Standing::NotHeld
+        } else {
+            Standing::WithinSpread
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Standing::Held => "held",
@@ -58,5 +69,8 @@ mod tests {
         assert_eq!(Standing::at_most(1.3, spread), Standing::Held);
         assert_eq!(Standing::at_most(1.2, spread), Standing::WithinSpread);
         assert_eq!(Standing::at_most(0.9, spread), Standing::NotHeld);
+        assert_eq!(Standing::at_least(1.0, spread), Standing::Held);
+        assert_eq!(Standing::at_least(1.2, spread), Standing::WithinSpread);
+        assert_eq!(Standing::at_least(1.4, spread), Standing::NotHeld);
     }
 }

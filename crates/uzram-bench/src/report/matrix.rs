@@ -1,64 +1,243 @@
-//! Many figures of the same few variants: a line a variant, a column a figure.
+//! Many figures in one table: a line a variant and a column a figure, or a line a case.
 
-use super::Block;
+use super::better::{Better, Verdict};
 use super::table::{align, decimals};
+use super::{Block, Measured, Ratio, belongs};
 
-/// A table of medians out of a block's results.
+/// A table out of a block's results and ratios.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Matrix {
+    /// What stands over the first column.
     pub(crate) title: String,
+    pub(crate) lines: Lines,
     pub(crate) columns: Vec<Column>,
 }
 
-/// One figure of every variant.
+/// What a line of a table is.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Lines {
+    /// A variant, in the order of the results; columns name cases.
+    #[default]
+    Variants,
+    /// A case, with what to call it; columns name variants.
+    Cases(Vec<(String, String)>),
+}
+
+/// One figure of every line.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub(crate) head: String,
-    pub(crate) case: String,
-    pub(crate) metric: &'static str,
+    pub(crate) figure: Figure,
+}
+
+/// Which figure of a line: `of` is the case, or the variant where lines are cases.
+#[derive(Clone, Debug)]
+pub(crate) enum Figure {
+    Median {
+        of: String,
+        metric: &'static str,
+    },
+    /// The least and the greatest run.
+    Range {
+        of: String,
+        metric: &'static str,
+    },
+    /// Two medians that add up.
+    Sum {
+        of: String,
+        metrics: [&'static str; 2],
+    },
+    /// Of the line's case, and what all its runs say.
+    Ratio {
+        numerator: String,
+        denominator: String,
+        metric: &'static str,
+    },
+    /// Where lines are variants: the ratio in which the line's variant is the one compared with, and its
+    /// two sides.
+    RatioBeside {
+        of: String,
+        metric: &'static str,
+    },
+}
+
+/// One field of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) text: String,
+    /// Of a ratio only.
+    pub(super) verdict: Option<Verdict>,
+}
+
+impl Column {
+    /// The median of a case's, or a variant's, metric.
+    pub(crate) fn median(head: &str, of: &str, metric: &'static str) -> Column {
+        Column {
+            head: head.to_owned(),
+            figure: Figure::Median {
+                of: of.to_owned(),
+                metric,
+            },
+        }
+    }
 }
 
 impl Matrix {
-    /// Appends the table to `out`: variants in the order of the results, `-` where there is no figure.
+    /// Appends the table to `out`.
     pub(crate) fn render(&self, block: &Block, out: &mut String) {
-        let mut rows = vec![self.head()];
-        let mut variants: Vec<&str> = Vec::new();
-        let ours = |case: &str| self.columns.iter().any(|column| column.case == case);
-        for measured in block.results.iter().filter(|result| ours(&result.case)) {
-            if !variants.contains(&measured.variant.as_str()) {
-                variants.push(&measured.variant);
-            }
-        }
-        for variant in variants {
-            let cells = self
-                .columns
-                .iter()
-                .map(|column| cell(block, variant, column));
-            rows.push(std::iter::once(variant.to_owned()).chain(cells).collect());
+        let heads = self.columns.iter().map(|column| column.head.clone());
+        let head = std::iter::once(self.title.clone()).chain(heads);
+        let mut rows = vec![head.collect::<Vec<String>>()];
+        for (name, cells) in self.rows(block) {
+            let cells = cells.into_iter().map(|cell| cell.text);
+            rows.push(std::iter::once(name).chain(cells).collect());
         }
         let right: Vec<bool> = (0..=self.columns.len()).map(|column| column > 0).collect();
         align(&rows, &right, out);
     }
 
-    fn head(&self) -> Vec<String> {
-        let heads = self.columns.iter().map(|column| column.head.clone());
-        std::iter::once(self.title.clone()).chain(heads).collect()
+    /// The lines: what each is called, and its fields; those of which nothing was measured are left out.
+    pub(super) fn rows(&self, block: &Block) -> Vec<(String, Vec<Cell>)> {
+        let rows = self.names(block).into_iter().map(|(name, key)| {
+            let cells = self
+                .columns
+                .iter()
+                .map(|column| self.cell(block, &key, column));
+            (name, cells.collect::<Vec<Cell>>())
+        });
+        let is_measured =
+            |(_, cells): &(String, Vec<Cell>)| cells.iter().any(|cell| cell.text != NONE);
+        rows.filter(is_measured).collect()
+    }
+
+    /// What each line is called, and the variant or case that it is.
+    fn names(&self, block: &Block) -> Vec<(String, String)> {
+        match &self.lines {
+            Lines::Cases(cases) => cases.clone(),
+            Lines::Variants => {
+                let mut variants: Vec<&str> = Vec::new();
+                let ours = |case: &str| self.columns.iter().any(|column| column.is_of(case));
+                for measured in block.results.iter().filter(|result| ours(&result.case)) {
+                    if !variants.contains(&measured.variant.as_str()) {
+                        variants.push(&measured.variant);
+                    }
+                }
+                let both = variants
+                    .into_iter()
+                    .map(|name| (name.to_owned(), name.to_owned()));
+                both.collect()
+            }
+        }
+    }
+
+    fn cell(&self, block: &Block, line: &str, column: &Column) -> Cell {
+        let find = |of: &str, metric: &str| {
+            let (case, variant) = match self.lines {
+                Lines::Variants => (of, line),
+                Lines::Cases(_) => (line, of),
+            };
+            let is_it = |result: &&Measured| {
+                result.case == case && result.variant == variant && result.metric == metric
+            };
+            block.results.iter().find(is_it)
+        };
+        let figure = |value: f64| format!("{value:.*}", decimals(value));
+        let text = match &column.figure {
+            Figure::Median { of, metric } => {
+                find(of, metric).map(|found| figure(found.spread.median))
+            }
+            Figure::Range { of, metric } => find(of, metric).map(|found| {
+                let spread = found.spread;
+                let decimals = decimals(spread.median);
+                format!("{:.decimals$} .. {:.decimals$}", spread.min, spread.max)
+            }),
+            Figure::Sum { of, metrics } => {
+                let [one, other] = metrics.map(|metric| find(of, metric));
+                let both = one.zip(other);
+                both.map(|(one, other)| {
+                    format!("{:.2} + {:.2}", one.spread.median, other.spread.median)
+                })
+            }
+            Figure::Ratio {
+                numerator,
+                denominator,
+                metric,
+            } => {
+                let sides = (numerator.as_str(), denominator.as_str());
+                return ratio(block, |ratio| {
+                    let own = (ratio.numerator.as_str(), ratio.denominator.as_str());
+                    ratio.case == line && own == sides && ratio.metric == *metric
+                });
+            }
+            Figure::RatioBeside { of, metric } => {
+                let measured = find(of, metric);
+                let is_it = |ratio: &Ratio| measured.is_some_and(|own| belongs(ratio, own));
+                let mut cell = ratio(block, is_it);
+                if let Some(Ratio {
+                    numerator,
+                    denominator,
+                    ..
+                }) = block.ratios.iter().find(|ratio| is_it(ratio))
+                {
+                    cell.text = format!("{} {numerator} / {denominator}", cell.text.trim_end());
+                }
+                return cell;
+            }
+        };
+        Cell {
+            text: text.unwrap_or_else(|| NONE.to_owned()),
+            verdict: None,
+        }
     }
 }
 
-fn cell(block: &Block, variant: &str, column: &Column) -> String {
-    let found = block.results.iter().find(|result| {
-        result.variant == variant && result.case == column.case && result.metric == column.metric
-    });
-    found.map_or("-".to_owned(), |result| {
-        let median = result.spread.median;
-        format!("{median:.*}", decimals(median))
-    })
+/// Where there is no figure.
+const NONE: &str = "-";
+
+fn ratio(block: &Block, is_it: impl Fn(&Ratio) -> bool) -> Cell {
+    let found = block.ratios.iter().find(|ratio| is_it(ratio));
+    let Some(ratio) = found else {
+        return Cell {
+            text: NONE.to_owned(),
+            verdict: None,
+        };
+    };
+    let verdict = Verdict::of(ratio, Better::of_ratio(ratio, block));
+    let word = match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Open => "~",
+    };
+    Cell {
+        text: format!("{:.2} {word:<6}", ratio.spread.median),
+        verdict: Some(verdict),
+    }
+}
+
+impl Column {
+    fn is_of(&self, case: &str) -> bool {
+        match &self.figure {
+            Figure::Median { of, .. }
+            | Figure::Range { of, .. }
+            | Figure::Sum { of, .. }
+            | Figure::RatioBeside { of, .. } => of == case,
+            Figure::Ratio { .. } => false,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn words(matrix: &Matrix, block: &Block) -> Vec<Vec<String>> {
+        let mut out = String::new();
+        matrix.render(block, &mut out);
+        let lines = out.lines();
+        lines
+            .map(|line| line.split_whitespace().map(str::to_owned).collect())
+            .collect()
+    }
 
     #[test]
     fn a_variant_is_a_line_and_a_figure_that_lacks_is_a_dash() {
@@ -68,31 +247,83 @@ mod tests {
         other.variant = "memcpy".to_owned();
         other.case = "text/lz4/read".to_owned();
         block.results.push(other);
-        let column = |head: &str, case: &str| Column {
-            head: head.to_owned(),
-            case: case.to_owned(),
-            metric: "time_per_page",
-        };
+        let column = |head: &str, case: &str| Column::median(head, case, "time_per_page");
         let matrix = Matrix {
             title: "ns".to_owned(),
             columns: vec![
                 column("write", "text/lz4/overwrite"),
                 column("read", "text/lz4/read"),
             ],
+            ..Matrix::default()
         };
-        let mut out = String::new();
-        matrix.render(&block, &mut out);
-        let words: Vec<Vec<&str>> = out
-            .lines()
-            .map(|line| line.split_whitespace().collect())
-            .collect();
         assert_eq!(
-            words,
+            words(&matrix, &block),
             [
                 vec!["ns", "write", "read"],
                 vec!["uzram", "110", "-"],
                 vec!["memcpy", "-", "110"],
             ]
         );
+    }
+
+    #[test]
+    fn a_ratio_stands_beside_the_variant_that_is_compared_with() {
+        let block = crate::report::tests::sample().blocks.remove(0);
+        let figure = Figure::RatioBeside {
+            of: "text/lz4/overwrite".to_owned(),
+            metric: "time_per_page",
+        };
+        let matrix = Matrix {
+            title: "x".to_owned(),
+            columns: vec![Column {
+                head: "ratio".to_owned(),
+                figure,
+            }],
+            ..Matrix::default()
+        };
+        let rows = matrix.rows(&block);
+        assert_eq!(rows[0].0, "raw-codec", "uzram itself has none");
+        assert_eq!(rows[0].1[0].text, "1.10 worse uzram / raw-codec");
+    }
+
+    #[test]
+    fn a_case_is_a_line_with_spread_and_a_ratio_that_all_runs_agree_on() {
+        let block = crate::report::tests::sample().blocks.remove(0);
+        let case = |name: &str, case: &str| (name.to_owned(), case.to_owned());
+        let (ours, theirs) = ("uzram".to_owned(), "raw-codec".to_owned());
+        let metric = "time_per_page";
+        let matrix = Matrix {
+            title: "ns".to_owned(),
+            lines: Lines::Cases(vec![
+                case("over", "text/lz4/overwrite"),
+                case("not measured", "text/lz4/read"),
+            ]),
+            columns: vec![
+                Column::median("uzram", "uzram", metric),
+                Column {
+                    head: "spread".to_owned(),
+                    figure: Figure::Range {
+                        of: ours.clone(),
+                        metric,
+                    },
+                },
+                Column {
+                    head: "ratio".to_owned(),
+                    figure: Figure::Ratio {
+                        numerator: ours,
+                        denominator: theirs,
+                        metric,
+                    },
+                },
+            ],
+        };
+        assert_eq!(
+            words(&matrix, &block),
+            [
+                vec!["ns", "uzram", "spread", "ratio"],
+                vec!["over", "110", "104", "..", "120", "1.10", "worse"],
+            ]
+        );
+        assert_eq!(matrix.rows(&block)[0].1[2].verdict, Some(Verdict::Worse));
     }
 }

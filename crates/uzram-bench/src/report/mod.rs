@@ -17,9 +17,11 @@ use crate::sample::{Series, Spread};
 
 pub(crate) use claim::{Claim, Standing};
 pub(crate) use front::front;
+#[cfg(test)]
+pub(crate) use html::assert_sound_in_a_browser;
 pub(crate) use html::write as write_html;
 pub(crate) use json::write as write_json;
-pub(crate) use matrix::{Column, Matrix};
+pub(crate) use matrix::{Column, Figure, Lines, Matrix};
 pub(crate) use table::{align, print as print_table};
 
 /// Everything about one invocation.
@@ -86,6 +88,8 @@ pub(crate) struct Block {
     pub(crate) claims: Vec<Claim>,
     /// What to draw in two dimensions.
     pub(crate) tradeoffs: Vec<Tradeoff>,
+    /// The metrics that are drawn; without any, all of them.
+    pub(crate) drawn: Vec<&'static str>,
 }
 
 /// Two metrics of the same variants, one to be paid for with the other: a scatter chart in which

@@ -94,6 +94,7 @@ fn render_claims(block: &Block, out: &mut String) {
     if !block.claims.is_empty() {
         out.push('\n');
     }
+    let mut said = "";
     for claim in &block.claims {
         let Claim {
             claim: text,
@@ -103,7 +104,11 @@ fn render_claims(block: &Block, out: &mut String) {
         } = claim;
         let line = format!("{}: {text}: {measured}", claim.standing.name());
         wrap(&line, 2, out);
-        wrap(why, 6, out);
+        // A reason of several claims in a row stands with the first.
+        if why != said {
+            wrap(why, 6, out);
+        }
+        said = why;
     }
 }
 

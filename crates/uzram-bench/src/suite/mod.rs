@@ -1,11 +1,16 @@
 //! The suites, and what they share: options, how long to measure, where to pin.
 
 pub(crate) mod codecs;
+pub(crate) mod contention;
 pub(crate) mod devices;
 pub(crate) mod iopaths;
+pub(crate) mod jobs;
+pub(crate) mod locks;
 pub(crate) mod nbd;
+pub(crate) mod orderings;
 pub(crate) mod pools;
 pub(crate) mod store;
+pub(crate) mod streams;
 pub(crate) mod together;
 
 use std::time::Duration;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::page;
 use super::tests::gallery;
+use super::{Report, page};
 
 const PROGRAMS: [&str; 4] = [
     "chromium",
@@ -22,9 +22,14 @@ const PAPER: u32 = 680;
 
 #[test]
 fn every_chart_has_data_and_nothing_overflows() {
+    assert_sound_in_a_browser(&gallery());
+}
+
+/// Opens the page in all ways; a report of a suite can be looked at too.
+pub(crate) fn assert_sound_in_a_browser(report: &Report) {
     let Some(browser) = browser() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let text = page(&gallery()).into_string();
+    let text = page(report).into_string();
     let charts = text.matches("<figure").count();
     assert!(charts >= 6, "{charts}");
     // Frames get a medium of their own only on paper: there, what is for print is for all.

@@ -33,7 +33,8 @@ function inspect(frame) {
       if (!(box.width >= 4 && box.height >= 4 && isInside)) complain("mark not in its chart", mark);
     }
     for (const axis of figure.querySelectorAll(".scale, .below")) {
-      const boxes = [...axis.querySelectorAll("text")].map((text) => text.getBoundingClientRect());
+      const shown = [...axis.querySelectorAll("text")].filter((text) => style(text).display !== "none");
+      const boxes = shown.map((text) => text.getBoundingClientRect());
       boxes.sort((a, b) => a.left - b.left);
       for (let n = 1; n < boxes.length; n += 1) {
         if (boxes[n - 1].right > boxes[n].left) complain("texts of an axis overlap", axis);

@@ -179,7 +179,10 @@ fn claims(claims: &[Claim]) -> Markup {
     html! {
         @if !claims.is_empty() {
             ul class="claims" {
-                @for claim in claims {
+                @for (n, claim) in claims.iter().enumerate() {
+                    // A reason of several claims in a row stands with the first.
+                    @let said = n.checked_sub(1).map(|before| &claims[before].why);
+                    @let why = if said == Some(&claim.why) { "" } else { claim.why.as_str() };
                     @let class = match claim.standing {
                         Standing::Held => "good",
                         Standing::NotHeld => "bad",
@@ -187,7 +190,7 @@ fn claims(claims: &[Claim]) -> Markup {
                     };
                     li {
                         b class=(class) { (claim.standing.name()) } ": " (claim.claim) ": "
-                        (claim.measured) ". " (claim.why)
+                        (claim.measured) ". " (why)
                     }
                 }
             }
@@ -208,7 +211,10 @@ fn charts(block: &Block) -> (Vec<Chart>, Vec<Chart>) {
         metrics.any(|metric| metric == measured.metric)
     };
     let lines = in_a_line.iter().zip(&block.results);
-    let left = lines.filter(|(in_a_line, measured)| !**in_a_line && !traded(measured));
+    let is_drawn =
+        |measured: &Measured| block.drawn.is_empty() || block.drawn.contains(&measured.metric);
+    let left = lines
+        .filter(|(in_a_line, measured)| !**in_a_line && !traded(measured) && is_drawn(measured));
     let left: Vec<&Measured> = left.map(|(_, measured)| measured).collect();
     narrow.extend(strips::amounts(&left));
     narrow.truncate(CHARTS_MAX);
@@ -269,5 +275,7 @@ fn words(metric: &str) -> String {
 
 #[cfg(test)]
 mod browser_tests;
+#[cfg(test)]
+pub(crate) use browser_tests::assert_sound_in_a_browser;
 #[cfg(test)]
 mod tests;

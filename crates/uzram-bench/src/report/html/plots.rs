@@ -15,7 +15,7 @@ use crate::report::{Block, Measured, Tradeoff, front};
 /// Colours, dashes and shapes there are; further lines use them again.
 const STYLES: usize = 8;
 /// Characters by which the labels of a vertical axis are wide, at most.
-const LABEL_WIDTH_MAX: usize = 8;
+const LABEL_WIDTH_MAX: f64 = 8.0;
 /// Points of a front that are listed; more could not be told apart.
 const NUMBERS_MAX: usize = 24;
 /// Numbered points are at least so far apart, in percent of the chart's width or of its height.
@@ -238,6 +238,14 @@ fn down(axis: &Axis, value: f64) -> f64 {
     ((100.0 - axis.percent(value)) * 100.0).round() / 100.0
 }
 
+/// Of a text, in widths of a digit: an M takes almost two.
+fn width(text: &str) -> f64 {
+    let widths = text
+        .chars()
+        .map(|c| if c.is_alphabetic() { 1.75 } else { 1.0 });
+    widths.sum()
+}
+
 fn error_bar(up: &Axis, at: f64, point: &Point) -> Markup {
     let (low, high) = (down(up, point.spread.min), down(up, point.spread.max));
     html! {
@@ -248,8 +256,11 @@ fn error_bar(up: &Axis, at: f64, point: &Point) -> Markup {
 /// The frame of a plot: labels on the left, texts below, lines behind what is drawn.
 fn frame(up: &Axis, across: &[(f64, String)], drawn: Markup) -> Markup {
     let ticks: Vec<(f64, String)> = up.ticks().collect();
-    let width = ticks.iter().map(|(_, text)| text.chars().count()).max();
-    let width = width.unwrap_or(1).min(LABEL_WIDTH_MAX);
+    let width = ticks
+        .iter()
+        .map(|(_, text)| width(text))
+        .fold(1.0, f64::max);
+    let width = width.min(LABEL_WIDTH_MAX);
     html! {
         div class="plot" {
             svg class="upright" aria-hidden="true" style={ "width:" (width) "ch" } {

@@ -47,6 +47,12 @@ pub(super) struct Point {
     pub(super) spread: Spread,
 }
 
+/// Results that are drawn at all, with their places.
+fn drawable(block: &Block) -> impl Iterator<Item = (usize, &Measured)> {
+    let all = block.results.iter().enumerate();
+    all.filter(|(_, result)| block.drawn.is_empty() || block.drawn.contains(&result.metric))
+}
+
 /// The lines of a block, and for each of its results whether it is in one of them.
 pub(super) fn of_block(block: &Block) -> (Vec<Series<'_>>, Vec<bool>) {
     let mut drawn = vec![false; block.results.len()];
@@ -60,7 +66,7 @@ type Placed<'a> = (usize, &'a Measured, f64, String);
 
 fn distributions<'a>(block: &'a Block, drawn: &mut [bool]) -> Vec<Series<'a>> {
     let mut groups: Vec<((&str, &str), Vec<Placed<'a>>)> = Vec::new();
-    for (index, measured) in block.results.iter().enumerate() {
+    for (index, measured) in drawable(block) {
         if let Some((stem, x, text)) = percentile(measured.metric) {
             let placed = (index, measured, x, text.to_owned());
             add(&mut groups, (measured.case.as_str(), stem), placed);
@@ -84,7 +90,7 @@ fn distributions<'a>(block: &'a Block, drawn: &mut [bool]) -> Vec<Series<'a>> {
 
 fn over_numbers<'a>(block: &'a Block, drawn: &mut [bool]) -> Vec<Series<'a>> {
     let mut groups: Vec<((Key, &str), Vec<Placed<'a>>)> = Vec::new();
-    for (index, measured) in block.results.iter().enumerate() {
+    for (index, measured) in drawable(block) {
         for (key, number) in keys(&measured.case) {
             let placed = (index, measured, f64::from(number), number.to_string());
             add(&mut groups, (key, measured.metric), placed);

@@ -85,7 +85,7 @@ fn amounts_chart(title: String, unit: &str, figures: &[&Measured]) -> Chart {
     }
 }
 
-/// Bars from one: one chart for each pair of sides and metric.
+/// Bars from one: one chart for each pair of sides and metric, or as many as have room for them all.
 pub(super) fn ratios(block: &Block) -> Vec<Chart> {
     let mut pairs: Vec<(&str, &str, &str)> = Vec::new();
     for ratio in &block.ratios {
@@ -94,31 +94,44 @@ pub(super) fn ratios(block: &Block) -> Vec<Chart> {
             pairs.push(pair);
         }
     }
-    let charts = pairs.into_iter().map(|wanted| {
+    let charts = pairs.into_iter().flat_map(|wanted| {
         let of_pair = block.ratios.iter().filter(|ratio| pair(ratio) == wanted);
         let ratios: Vec<&Ratio> = of_pair.collect();
         let (low, high) = range_with_aims(&ratios);
-        let better = Better::of_ratio(ratios[0], block);
-        let side = match (better, judges_denominator(ratios[0])) {
-            (None, _) => "",
-            (Some(Better::Less), false) | (Some(Better::More), true) => "; left of 1 is better",
-            (Some(Better::More), false) | (Some(Better::Less), true) => "; right of 1 is better",
-        };
-        let rows = ratios
-            .iter()
-            .map(|ratio| ratio_row(ratio, better))
-            .collect();
-        let group = Group {
-            heading: None,
-            rows,
-        };
-        Chart {
-            title: format!("{} / {}", wanted.0, wanted.1),
-            subtitle: format!("{}{side}", super::words(wanted.2)),
-            body: strips(&[group], &Axis::for_ratios(low, high), Some(1.0), "ratios"),
-        }
+        let axis = Axis::for_ratios(low, high);
+        let count = ratios.len().div_ceil(ROWS_MAX);
+        let parts = ratios.chunks(ratios.len().div_ceil(count));
+        let charts = parts.enumerate().map(|(nth, part)| {
+            let title = match count {
+                1 => String::new(),
+                _ => format!(", {} of {count}", nth + 1),
+            };
+            ratios_chart(&title, part, &axis, block)
+        });
+        charts.collect::<Vec<Chart>>()
     });
     charts.collect()
+}
+
+/// A chart of ratios of one pair; there is one at least.
+fn ratios_chart(title: &str, ratios: &[&Ratio], axis: &Axis, block: &Block) -> Chart {
+    let (numerator, denominator, metric) = pair(ratios[0]);
+    let better = Better::of_ratio(ratios[0], block);
+    let side = match (better, judges_denominator(ratios[0])) {
+        (None, _) => "",
+        (Some(Better::Less), false) | (Some(Better::More), true) => "; left of 1 is better",
+        (Some(Better::More), false) | (Some(Better::Less), true) => "; right of 1 is better",
+    };
+    let rows = ratios.iter().map(|ratio| ratio_row(ratio, better));
+    let group = Group {
+        heading: None,
+        rows: rows.collect(),
+    };
+    Chart {
+        title: format!("{numerator} / {denominator}{title}"),
+        subtitle: format!("{}{side}", super::words(metric)),
+        body: strips(&[group], axis, Some(1.0), "ratios"),
+    }
 }
 
 fn pair(ratio: &Ratio) -> (&str, &str, &str) {
@@ -209,6 +222,8 @@ fn strips(groups: &[Group], axis: &Axis, base: Option<f64>, class: &str) -> Mark
         .iter()
         .flat_map(|group| &group.rows)
         .any(|row| row.aim.is_some());
+    let is_base = |at: f64| base.is_some_and(|base| (axis.percent(base) - at).abs() < 0.01);
+    let kept = axis.ticks().position(|(at, _)| is_base(at)).unwrap_or(0);
     html! {
         div class={ "strips " (class) } {
             @for group in groups {
@@ -226,8 +241,10 @@ fn strips(groups: &[Group], axis: &Axis, base: Option<f64>, class: &str) -> Mark
             }
             div {}
             svg class="scale" aria-hidden="true" {
-                @for (at, text) in axis.ticks() {
-                    text x={ (at) "%" } y="11" text-anchor=(anchor(at)) { (text) }
+                // Where there is no room every other one is left out, but not that of the base.
+                @for (nth, (at, text)) in axis.ticks().enumerate() {
+                    text class=[(nth.abs_diff(kept) % 2 == 1).then_some("other")] x={ (at) "%" } y="11"
+                        text-anchor=(anchor(at)) { (text) }
                 }
             }
             div {}

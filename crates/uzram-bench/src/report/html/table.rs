@@ -1,16 +1,63 @@
-//! A block's figures as a table: the same rows as in the terminal.
+//! A block's figures as tables: the same rows as in the terminal. Where a suite has laid them out, all
+//! figures with their spreads stand behind that, folded up.
 
 use maud::{Markup, html};
 
 use super::axis::{number, ratio as ratio_text};
 use super::{case_label, words};
 use crate::report::better::{Better, Verdict};
-use crate::report::{Aim, Block, Measured, Ratio, belongs};
+use crate::report::{Aim, Block, Matrix, Measured, Ratio, belongs};
 
 pub(super) fn figures(block: &Block) -> Markup {
     if block.results.is_empty() {
         return html! {};
     }
+    if block.matrices.is_empty() {
+        return all(block);
+    }
+    html! {
+        @for matrix in &block.matrices { (self::matrix(matrix, block)) }
+        details {
+            summary { "All figures" }
+            (all(block))
+        }
+    }
+}
+
+/// A table as its suite laid it out.
+fn matrix(matrix: &Matrix, block: &Block) -> Markup {
+    html! {
+        div class="scroll" tabindex="0" {
+            table class="matrix" {
+                thead { tr {
+                    th { (matrix.title) }
+                    @for column in &matrix.columns { th class="n" { (column.head) } }
+                } }
+                tbody {
+                    @for (name, cells) in matrix.rows(block) {
+                        tr {
+                            td { (name) }
+                            @for cell in cells {
+                                td class=(class(cell.verdict)) { (cell.text) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn class(verdict: Option<Verdict>) -> &'static str {
+    match verdict {
+        Some(Verdict::Better) => "n good",
+        Some(Verdict::Worse) => "n bad",
+        Some(Verdict::Open) | None => "n",
+    }
+}
+
+/// Every figure, a line each.
+fn all(block: &Block) -> Markup {
     if !block.tradeoffs.is_empty() && block.ratios.is_empty() {
         return by_variant(block);
     }

@@ -1,5 +1,5 @@
-//! Passes over a corpus: contenders take turns of [`TURN_PAGES`] pages, another one first in each, and
-//! every page is timed by itself. Means are of whole turns, less the time in which something else had the
+//! Passes over a corpus: contenders take turns of [`TURN_PAGES`] pages, in an order that favours none
+//! ([`order`]), and every page is timed by itself. Means are of whole turns, less the time in which something else had the
 //! CPU by the kernel's count; percentiles are of what the clock showed for pages.
 //!
 //! A page is decompressed half a corpus after it was compressed, so that its compressed form is as cold
@@ -91,8 +91,7 @@ impl<'a> Passes<'a> {
         let mut decompress = compress.clone();
         for turn in 0..turns {
             stop.check()?;
-            for nth in 0..lanes {
-                let lane = (nth + turn) % lanes;
+            for lane in order(lanes, turn) {
                 let pages = self.pages[turn * TURN_PAGES..].iter().take(TURN_PAGES);
                 let pages: Vec<&[u8]> = pages.copied().collect();
                 let far = (turn + turns / 2) % turns * TURN_PAGES;
@@ -132,6 +131,19 @@ impl<'a> Passes<'a> {
         let whole = self.measured.as_secs_f64().max(f64::MIN_POSITIVE);
         (self.figures, self.waited.as_secs_f64() / whole)
     }
+}
+
+/// The contenders' order in a turn: another one first in each two turns, and the second of two in the
+/// opposite direction. Whoever comes second meets the branch history and code that the first left behind,
+/// which is worth some percent to a library after itself; so neither of two neighbours may always be second.
+fn order(lanes: usize, turn: usize) -> impl Iterator<Item = usize> {
+    (0..lanes).map(move |nth| {
+        let nth = match turn % 2 {
+            0 => nth,
+            _ => lanes - 1 - nth,
+        };
+        (nth + turn / 2) % lanes
+    })
 }
 
 impl Lane {
@@ -245,4 +257,28 @@ fn clock_ns() -> f64 {
         started.elapsed().as_nanos() as u64
     };
     (0..LOOKS).map(look).min().unwrap_or(0) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_come_second_equally_often() {
+        for lanes in 2..=15 {
+            let mut first = vec![vec![0i32; lanes]; lanes];
+            for turn in 0..2 * lanes {
+                let order: Vec<usize> = order(lanes, turn).collect();
+                for (place, one) in order.iter().enumerate() {
+                    for other in &order[place + 1..] {
+                        first[*one][*other] += 1;
+                    }
+                }
+            }
+            for (one, others) in first.iter().enumerate() {
+                let fair = |(other, count): (usize, &i32)| one == other || *count == lanes as i32;
+                assert!(others.iter().enumerate().all(fair), "{lanes}: {first:?}");
+            }
+        }
+    }
 }

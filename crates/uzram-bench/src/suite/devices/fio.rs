@@ -1,17 +1,15 @@
 //! fio, the load that everybody knows: one call is one case on one device.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use crate::error::{Error, Result};
+use crate::job::fio_program::{self, finish};
+use crate::stop::Stop;
 
 /// fio measures nothing sensible in less.
 const RUNTIME_MIN: Duration = Duration::from_millis(300);
-/// What fio says when it fails is shown up to here, in characters.
-const WORDS_MAX: usize = 300;
 
 /// What fio does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +28,8 @@ impl Load {
     }
 }
 
-/// Why fio cannot be used here.
-pub(super) fn missing() -> Option<String> {
-    let found = Command::new("fio").arg("--version").output();
-    found
-        .err()
-        .map(|error| format!("fio: {error}; apt install fio"))
-}
-
 /// Writes all of `path` once.
-pub(super) fn fill(path: &Path, bytes: u64) -> Result<()> {
+pub(super) fn fill(path: &Path, bytes: u64, stop: &Stop) -> Result<()> {
     let mut command = base(path, bytes);
     command.args([
         "--rw=write",
@@ -47,11 +37,17 @@ pub(super) fn fill(path: &Path, bytes: u64) -> Result<()> {
         "--ioengine=libaio",
         "--iodepth=8",
     ]);
-    finish(command).map(drop)
+    finish(command, stop).map(drop)
 }
 
 /// Operations a second under `load`.
-pub(super) fn run(path: &Path, bytes: u64, load: Load, runtime: Duration) -> Result<f64> {
+pub(super) fn run(
+    path: &Path,
+    bytes: u64,
+    load: Load,
+    runtime: Duration,
+    stop: &Stop,
+) -> Result<f64> {
     let rw = if load.is_read {
         "randread"
     } else {
@@ -72,7 +68,7 @@ pub(super) fn run(path: &Path, bytes: u64, load: Load, runtime: Duration) -> Res
         "--time_based".to_owned(),
         "--group_reporting".to_owned(),
     ]);
-    let report = finish(command)?;
+    let report = finish(command, stop)?;
     let side = if load.is_read { "read" } else { "write" };
     let iops = report["jobs"][0][side]["iops"].as_f64();
     iops.filter(|iops| *iops > 0.0)
@@ -81,12 +77,9 @@ pub(super) fn run(path: &Path, bytes: u64, load: Load, runtime: Duration) -> Res
 
 /// Buffers that compress to about a half, new for each write.
 fn base(path: &Path, bytes: u64) -> Command {
-    let mut command = Command::new("fio");
-    // fio takes a colon in a name for a list.
-    let escaped = path.to_string_lossy().replace(':', "\\:");
+    let mut command = fio_program::on(path);
     command.args([
         "--name=load".to_owned(),
-        format!("--filename={escaped}"),
         format!("--size={bytes}"),
         "--direct=1".to_owned(),
         "--randrepeat=0".to_owned(),
@@ -94,29 +87,8 @@ fn base(path: &Path, bytes: u64) -> Command {
         "--refill_buffers".to_owned(),
         "--buffer_compress_percentage=50".to_owned(),
         "--buffer_compress_chunk=4k".to_owned(),
-        "--output-format=json".to_owned(),
     ]);
-    command.stdin(Stdio::null());
     command
-}
-
-fn finish(mut command: Command) -> Result<Value> {
-    let output = command.output().map_err(|error| Error::io("fio", error))?;
-    let failed = |why: &str| {
-        let words: Vec<&str> = why.split_whitespace().collect();
-        let words: String = words.join(" ").chars().take(WORDS_MAX).collect();
-        Error::Failed(format!("fio: {words}"))
-    };
-    if !output.status.success() {
-        return Err(failed(&String::from_utf8_lossy(&output.stderr)));
-    }
-    // Warnings may come before the report.
-    let text = String::from_utf8_lossy(&output.stdout);
-    let report = text
-        .find('{')
-        .map(|start| &text[start..])
-        .unwrap_or_default();
-    serde_json::from_str(report).map_err(|error| failed(&error.to_string()))
 }
 
 #[cfg(test)]
@@ -132,15 +104,5 @@ mod tests {
             jobs: 4,
         };
         assert_eq!(load.name(), "random-read-4k-4x32");
-    }
-
-    #[test]
-    fn what_fio_cannot_do_is_an_error_in_a_line() {
-        if let Some(reason) = missing() {
-            return eprintln!("left out: {reason}");
-        }
-        let error = fill(Path::new("/dev/null/no/file"), 1 << 20).unwrap_err();
-        let text = error.to_string();
-        assert!(text.starts_with("fio: ") && !text.contains('\n'), "{text}");
     }
 }

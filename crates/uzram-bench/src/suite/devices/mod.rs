@@ -3,13 +3,17 @@
 //! All sides are set up at once and filled with the same kind of data; fio runs on them in turn, a
 //! run is one slice each, and ratios are taken run by run. Nothing is pinned: fio, a FUSE server and
 //! the loop driver's threads are placed by the kernel, as they are for users.
+//!
+//! Disks of virtual machines have no device here: `guests` measures them with a client of ours.
 
 mod fio;
+mod guests;
 mod sides;
 
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::job::fio_program;
 use crate::peers::{Missing, Peer};
 use crate::progress::Progress;
 use crate::report::{Aim, Block, Findings, Measured, Ratio};
@@ -26,7 +30,9 @@ const IOPS: &str = "iops";
 
 /// Runs the suite with the first of the algorithms.
 pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
-    if let Some(reason) = fio::missing() {
+    let algorithm = options.algorithms.first().map_or("lz4", String::as_str);
+    guests::run(options, algorithm, findings)?;
+    if let Some(reason) = fio_program::missing() {
         return Err(Error::Failed(reason));
     }
     if !rustix::process::geteuid().is_root() {
@@ -38,7 +44,6 @@ pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
     } else {
         DEVICE_BYTES
     };
-    let algorithm = options.algorithms.first().map_or("lz4", String::as_str);
     let sides = set_up(options, algorithm, bytes, findings)?;
     let loads = loads();
     let mut progress = Progress::new(sides.len() + loads.len());
@@ -58,7 +63,7 @@ pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
         progress.at(&format!("fill {}", side.variant), 0.0);
         // A loop device has what its file has.
         if !side.variant.ends_with("-loop") || side.variant == "tmpfs-loop" {
-            fio::fill(&side.path, bytes)?;
+            fio::fill(&side.path, bytes, &options.stop)?;
         }
         progress.step();
     }
@@ -96,12 +101,20 @@ fn set_up(
     findings: &mut Findings,
 ) -> Result<Vec<Side>> {
     let mut sides = sides::uzram(algorithm, bytes)?;
+    match sides::ublk(algorithm, bytes) {
+        Ok(made) => sides.extend(made),
+        Err(error) => findings.missing.push(Missing {
+            peer: "uzram-ublk".to_owned(),
+            reason: error.to_string(),
+        }),
+    }
     for &peer in &options.peers {
         options.stop.check()?;
         let made = match peer {
             Peer::FuseNull => sides::fuse_null(bytes),
             Peer::Nbdfuse => sides::nbdfuse(bytes),
             Peer::TmpfsLoop => sides::tmpfs(bytes),
+            Peer::KernelBrd => sides::kernel_brd(bytes),
             _ => sides::kernel_zram(algorithm, bytes),
         };
         match made {
@@ -126,7 +139,7 @@ fn measure(
     let slice = schedule.at_least / schedule.runs_min as u32;
     let name = load.name();
     for side in sides {
-        fio::run(&side.path, bytes, load, WARM_UP)?;
+        fio::run(&side.path, bytes, load, WARM_UP, &options.stop)?;
     }
     let mut series = vec![Series::default(); sides.len()];
     let started = Instant::now();
@@ -136,7 +149,8 @@ fn measure(
             progress.at(&name, schedule.part(run, started.elapsed()));
             // Another side starts each run.
             let at = (position + run) % sides.len();
-            series[at].push(fio::run(&sides[at].path, bytes, load, slice)?);
+            let rate = fio::run(&sides[at].path, bytes, load, slice, &options.stop)?;
+            series[at].push(rate);
         }
     }
     progress.step();

@@ -5,16 +5,19 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
+use std::io::Read;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use uzram::device::check_range;
 use uzram::{Bio, BlockDevice, Geometry, Store, Zram};
 use uzram_frontends::fuse::{Mount, Options};
+use uzram_frontends::ublk::{self, Disk};
 
 use crate::error::{Error, Result};
 use crate::peers::kernel_zram::{Device, Kernel};
@@ -41,6 +44,8 @@ enum Part {
     Nbdfuse(Nbdfuse),
     Tmpfs(Tmpfs),
     Zram(Device),
+    Ublk(Box<Disk>),
+    Brd(Brd),
     Folder(Folder),
 }
 
@@ -61,7 +66,22 @@ pub(super) fn uzram(algorithm: &str, bytes: u64) -> Result<Vec<Side>> {
     served(&format!("uzram-{algorithm}"), Arc::new(Zram::new(store)))
 }
 
-/// The same with a device that stores nothing: what the way to it costs.
+/// A disk of ours through the kernel's driver for user space.
+pub(super) fn ublk(algorithm: &str, bytes: u64) -> Result<Vec<Side>> {
+    let store = Store::builder().size(bytes).algorithm(algorithm).build();
+    let store = store.map_err(|error| Error::Failed(error.to_string()))?;
+    let disk = Disk::new(Arc::new(Zram::new(store)), ublk::Options::default());
+    let disk = disk.map_err(|error| Error::Failed(error.to_string()))?;
+    let path = disk.path().to_owned();
+    let variant = format!("uzram-{algorithm}-ublk");
+    Ok(vec![Side::new(
+        &variant,
+        &path,
+        vec![Part::Ublk(Box::new(disk))],
+    )])
+}
+
+/// The same as a file with a device that stores nothing: what the way to it costs.
 pub(super) fn fuse_null(bytes: u64) -> Result<Vec<Side>> {
     served("fuse-null", Arc::new(Null(bytes)))
 }
@@ -126,6 +146,13 @@ pub(super) fn kernel_zram(algorithm: &str, bytes: u64) -> Result<Vec<Side>> {
     )])
 }
 
+/// The kernel's RAM disk, if there is one that holds nothing.
+pub(super) fn kernel_brd(bytes: u64) -> Result<Vec<Side>> {
+    let brd = Brd::take(bytes)?;
+    let path = PathBuf::from(Brd::PATH);
+    Ok(vec![Side::new("kernel-brd", &path, vec![Part::Brd(brd)])])
+}
+
 /// In front of the file's side: it goes first.
 fn add_loop(sides: &mut Vec<Side>, variant: &str, file: &Path) -> Result<()> {
     let device = Loop::over(file)?;
@@ -173,6 +200,48 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         take_down("losetup", &["-d".as_ref(), self.0.as_ref()]);
+    }
+}
+
+/// Held, so that nobody mounts it meanwhile; emptied in the end.
+#[derive(Debug)]
+struct Brd(#[expect(dead_code, reason = "held open")] fs::File);
+
+impl Brd {
+    const PATH: &str = "/dev/ram0";
+
+    fn take(bytes: u64) -> Result<Brd> {
+        let failed = |why: &str| {
+            let path = Brd::PATH;
+            Error::Failed(format!(
+                "{path}: {why}; modprobe brd rd_nr=1 rd_size={}",
+                bytes >> 10
+            ))
+        };
+        let exclusive = OFlags::EXCL.bits().cast_signed();
+        let opened = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(exclusive)
+            .open(Brd::PATH);
+        let mut device = opened.map_err(|error| failed(&error.to_string()))?;
+        let mut block = vec![0; 1 << 20];
+        for _ in 0..bytes >> 20 {
+            let read = device.read_exact(&mut block);
+            read.map_err(|_| failed("smaller than the devices that it is compared with"))?;
+            if block.iter().any(|byte| *byte != 0) {
+                return Err(failed("holds somebody's data"));
+            }
+        }
+        Ok(Brd(device))
+    }
+}
+
+impl Drop for Brd {
+    fn drop(&mut self) {
+        take_down(
+            "blkdiscard",
+            &["-z".as_ref(), "-f".as_ref(), Brd::PATH.as_ref()],
+        );
     }
 }
 

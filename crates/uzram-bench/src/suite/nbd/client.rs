@@ -17,9 +17,9 @@ use crate::error::{Error, Result};
 const REPLY_LIMIT: Duration = Duration::from_secs(30);
 /// Requests in flight on a connection at most. With blocks of 4 KiB everything that is in flight
 /// fits the sockets' buffers, so that neither side can wait for the other to read.
-pub(super) const DEPTH_MAX: usize = 16;
+pub(crate) const DEPTH_MAX: usize = 32;
 /// Largest request, in bytes.
-pub(super) const REQUEST_MAX_BYTES: usize = 256 << 10;
+pub(crate) const REQUEST_MAX_BYTES: usize = 256 << 10;
 /// Replies to options before ours is refused or acknowledged.
 const OPTION_REPLIES_MAX: usize = 64;
 /// Largest reply to an option, in bytes.
@@ -51,13 +51,39 @@ pub(crate) enum Direction {
 }
 
 /// A reply that came: which request, and the bytes if it was a read.
-pub(super) struct Reply<'a> {
-    pub(super) cookie: u64,
-    pub(super) data: &'a [u8],
+pub(crate) struct Reply<'a> {
+    pub(crate) cookie: u64,
+    pub(crate) data: &'a [u8],
+}
+
+/// A way to a disk with many requests in flight.
+pub(crate) trait Line: Send {
+    /// The disk's size in bytes.
+    fn size_bytes(&self) -> u64;
+
+    /// Puts a read on its way at the next [`Line::send`]. The low half of a cookie is a number below
+    /// [`DEPTH_MAX`] that no other request in flight has.
+    fn read(&mut self, cookie: u64, offset: u64, length: usize);
+
+    /// Puts a write on its way at the next [`Line::send`].
+    fn write(&mut self, cookie: u64, offset: u64, data: &[u8]);
+
+    /// Sends what was put on its way.
+    fn send(&mut self) -> Result<()>;
+
+    /// Waits for replies and hands every whole one to `take`.
+    ///
+    /// `read_bytes` says how much data the reply to a request brings, `None` for a request that is
+    /// not in flight.
+    fn receive(
+        &mut self,
+        read_bytes: &dyn Fn(u64) -> Option<usize>,
+        take: &mut dyn FnMut(Reply<'_>) -> Result<()>,
+    ) -> Result<()>;
 }
 
 /// A connection in the transmission phase.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: UnixStream,
     size_bytes: u64,
     /// Requests not yet sent.
@@ -69,7 +95,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects to `socket` and opens the export `export`.
-    pub(super) fn open(socket: &Path, export: &str) -> Result<Connection> {
+    pub(crate) fn open(socket: &Path, export: &str) -> Result<Connection> {
         let failed = |error| Error::io(format!("NBD server at {}", socket.display()), error);
         let mut stream = UnixStream::connect(socket).map_err(failed)?;
         stream.set_read_timeout(Some(REPLY_LIMIT)).map_err(failed)?;
@@ -87,22 +113,6 @@ impl Connection {
         })
     }
 
-    /// The export's size in bytes.
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    /// Puts a read on its way at the next [`Connection::send`].
-    pub(super) fn read(&mut self, cookie: u64, offset: u64, length: usize) {
-        self.request(CMD_READ, cookie, offset, length as u32);
-    }
-
-    /// Puts a write on its way at the next [`Connection::send`].
-    pub(super) fn write(&mut self, cookie: u64, offset: u64, data: &[u8]) {
-        self.request(CMD_WRITE, cookie, offset, data.len() as u32);
-        self.outgoing.extend_from_slice(data);
-    }
-
     fn request(&mut self, command: u16, cookie: u64, offset: u64, length: u32) {
         let mut header = [0; REQUEST_BYTES];
         header[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -112,19 +122,29 @@ impl Connection {
         header[24..28].copy_from_slice(&length.to_be_bytes());
         self.outgoing.extend_from_slice(&header);
     }
+}
 
-    /// Sends what was put on its way.
-    pub(super) fn send(&mut self) -> Result<()> {
+impl Line for Connection {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read(&mut self, cookie: u64, offset: u64, length: usize) {
+        self.request(CMD_READ, cookie, offset, length as u32);
+    }
+
+    fn write(&mut self, cookie: u64, offset: u64, data: &[u8]) {
+        self.request(CMD_WRITE, cookie, offset, data.len() as u32);
+        self.outgoing.extend_from_slice(data);
+    }
+
+    fn send(&mut self) -> Result<()> {
         let sent = self.stream.write_all(&self.outgoing);
         self.outgoing.clear();
         sent.map_err(|error| Error::io("NBD server: send", error))
     }
 
-    /// Waits for replies and hands every whole one to `take`.
-    ///
-    /// `read_bytes` says how much data the reply to a request brings, `None` for a request that is
-    /// not in flight.
-    pub(super) fn receive(
+    fn receive(
         &mut self,
         read_bytes: &dyn Fn(u64) -> Option<usize>,
         take: &mut dyn FnMut(Reply<'_>) -> Result<()>,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
-use crate::suite::nbd::client::{Connection, DEPTH_MAX, Direction, REQUEST_MAX_BYTES};
+use crate::suite::nbd::client::{DEPTH_MAX, Direction, Line, REQUEST_MAX_BYTES};
 
 /// What all connections write and read back, and how.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +25,8 @@ pub(crate) struct Job<'a> {
 }
 
 /// A connection with its part of the device.
-pub(crate) struct Worker {
-    connection: Connection,
+pub(crate) struct Worker<L> {
+    connection: L,
     /// First byte of its part.
     base: u64,
     /// For each place of its part the page it holds, as an index into the job's pages.
@@ -54,13 +54,13 @@ pub(crate) struct Done {
     ended: Instant,
 }
 
-impl Worker {
+impl<L: Line> Worker<L> {
     /// A worker for part `part` of `parts` of the device.
-    pub(crate) fn new(connection: Connection, part: usize, parts: usize) -> Result<Worker> {
+    pub(crate) fn new(connection: L, part: usize, parts: usize) -> Result<Worker<L>> {
         let places = connection.size_bytes() as usize / PAGE_BYTES / parts;
         if places <= DEPTH_MAX {
             return Err(Error::Failed(format!(
-                "NBD export: {places} pages are too few"
+                "a disk for load: {places} pages are too few"
             )));
         }
         Ok(Worker {
@@ -217,7 +217,7 @@ impl Worker {
 }
 
 /// Runs the job on all workers at once: operations a second.
-pub(crate) fn run_together(workers: &mut [Worker], job: Job<'_>) -> Result<f64> {
+pub(crate) fn run_together<L: Line>(workers: &mut [Worker<L>], job: Job<'_>) -> Result<f64> {
     let barrier = Barrier::new(workers.len());
     let done = thread::scope(|scope| {
         let barrier = &barrier;

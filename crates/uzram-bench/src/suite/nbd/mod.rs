@@ -6,11 +6,11 @@
 //! clients apart; with as many connections as CPUs or more, the client takes its share of the CPUs
 //! from every server alike, which draws all ratios towards one.
 
-mod client;
-mod load;
-mod server;
+pub(crate) mod client;
+pub(crate) mod load;
+pub(crate) mod server;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -29,7 +29,7 @@ use load::{Job, Worker};
 use server::Server;
 
 /// Requests in flight on each connection.
-const DEPTH: usize = client::DEPTH_MAX;
+const DEPTH: usize = 16;
 /// Connections at once.
 const CONNECTIONS: [usize; 2] = [1, 4];
 /// Distinct pages of the generated buffers: 64 MiB.
@@ -94,7 +94,7 @@ fn available_peers(options: &Options) -> (Vec<Peer>, Vec<Missing>) {
 struct Lines<'a> {
     workload: &'a Workload,
     /// Declared before the servers, so that connections close first.
-    workers: Vec<Vec<Worker>>,
+    workers: Vec<Vec<Worker<Connection>>>,
     servers: Vec<Server>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Lines<'a> {
         let ours = options
             .algorithms
             .iter()
-            .map(|name| start_uzram(name, size_bytes));
+            .map(|name| start_uzram(name, size_bytes, &[]));
         let theirs = peers.iter().map(|&peer| start_nbdkit(peer, size_bytes));
         let servers = ours.chain(theirs).collect::<Result<Vec<_>>>()?;
         let mut workers = Vec::new();
@@ -169,7 +169,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-fn start_uzram(algorithm: &str, size_bytes: u64) -> Result<Server> {
+/// A server of ours in a process of its own, with these options besides.
+pub(crate) fn start_uzram(algorithm: &str, size_bytes: u64, more: &[&str]) -> Result<Server> {
     let program = std::env::current_exe().map_err(|error| Error::io("own executable", error))?;
     let name = "bench";
     Server::start(&variant(algorithm), name, |folder, socket| {
@@ -177,7 +178,8 @@ fn start_uzram(algorithm: &str, size_bytes: u64) -> Result<Server> {
         command.args(["serve", "--name", name, "--algorithm", algorithm, "--size"]);
         command
             .arg(size_bytes.to_string())
-            .args([OsStr::new("--socket"), socket.as_os_str()]);
+            .args([OsStr::new("--socket"), socket.as_os_str()])
+            .args(more);
         // Its state in a folder of its own: no other server's name is in the way.
         command.env("XDG_RUNTIME_DIR", folder);
         command

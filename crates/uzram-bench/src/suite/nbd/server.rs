@@ -63,6 +63,10 @@ impl Server {
         Ok(server)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Where it listens.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.0.join("nbd")

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use super::client::{Connection, Direction};
+use super::client::{Connection, Direction, Line};
 use super::load::{Job, Worker, run_together};
 use super::*;
 use crate::corpus::PAGE_BYTES;
 
-const DEVICE_BYTES: usize = 64 * PAGE_BYTES;
+pub(crate) const DEVICE_BYTES: usize = 128 * PAGE_BYTES;
 
 /// What the server does wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,11 @@ enum Fault {
     RepliesTwice,
     BadMagic,
     RefusesGo,
+}
+
+/// For tests elsewhere: a server that does nothing wrong.
+pub(crate) fn serve_well(path: &Path) {
+    serve(path, Fault::None);
 }
 
 /// Serves each connection with a device of its own; answers in reverse order where it can.

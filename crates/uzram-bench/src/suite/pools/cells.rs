@@ -315,10 +315,8 @@ impl Cells<'_> {
     fn matrices(&self, counts: &[usize]) -> Vec<Matrix> {
         let prefix = self.prefix();
         let largest = counts.last().copied().unwrap_or(0);
-        let column = |head: &str, count: usize, case: &str, metric: Metric| Column {
-            head: head.to_owned(),
-            case: format!("{prefix}/{count}/{case}"),
-            metric: metric.0,
+        let column = |head: &str, count: usize, case: &str, metric: Metric| {
+            Column::median(head, &format!("{prefix}/{count}/{case}"), metric.0)
         };
         let fills = counts
             .iter()
@@ -345,6 +343,7 @@ impl Cells<'_> {
         let matrix = |title: &str, columns: Vec<Column>| Matrix {
             title: title.to_owned(),
             columns,
+            ..Matrix::default()
         };
         vec![
             matrix("pool bytes per stored byte", fills.chain(later).collect()),

@@ -16,6 +16,7 @@ use super::published::{Outcome, PUBLISHED};
 use super::scaling::{COPY, SPEEDUP};
 use crate::report::{Block, Claim, Measured, Standing};
 use crate::sample::{Series, Spread};
+use crate::suite::orderings::{Pairs, agreement, shown};
 
 /// Pool bytes a stored byte after a fill, by the number of objects.
 const FILLED_AIMS: [(usize, f64); 3] = [(16_384, 1.10), (65_536, 1.03), (1_048_576, 1.012)];
@@ -139,55 +140,6 @@ fn denser(case: &str, peer: &str, ours: &Series, theirs: &Series) -> Claim {
             "Two objects of the larger stream do not fit into one page, and zbud and z3fold share \
               nothing larger; a block of ztree spans pages, so what is lost is a slot's rounding."
                 .to_owned(),
-    }
-}
-
-/// How `ours` stands to `theirs` in every run; `None` where runs disagree.
-fn agreement(ours: &Series, theirs: &Series) -> Option<Ordering> {
-    let pairs = ours.values().iter().zip(theirs.values());
-    let mut orders = pairs.map(|(ours, theirs)| ours.total_cmp(theirs));
-    let first = orders.next()?;
-    orders.all(|order| order == first).then_some(first)
-}
-
-/// Pairs of a published ordering by how they stand here.
-#[derive(Default)]
-struct Pairs {
-    held: Vec<String>,
-    reversed: Vec<String>,
-    open: Vec<String>,
-}
-
-impl Pairs {
-    fn add(&mut self, small: &str, large: &str, found: Option<Ordering>) {
-        let (list, words) = match found {
-            Some(Ordering::Less) => (&mut self.held, format!("{small} < {large}")),
-            Some(Ordering::Greater) => (&mut self.reversed, format!("{small} > {large}")),
-            // Equal in all runs, as counts of nothing are, concludes as little.
-            Some(Ordering::Equal) | None => (&mut self.open, format!("{small} ~ {large}")),
-        };
-        list.push(words);
-    }
-
-    fn standing(&self) -> Standing {
-        match (self.reversed.is_empty(), self.open.is_empty()) {
-            (false, _) => Standing::NotHeld,
-            (true, false) => Standing::WithinSpread,
-            (true, true) => Standing::Held,
-        }
-    }
-
-    fn words(&self) -> String {
-        let lists = [
-            ("as published", &self.held),
-            ("the other way", &self.reversed),
-            ("within the spread", &self.open),
-        ];
-        let lists = lists.iter().filter(|(_, pairs)| !pairs.is_empty());
-        let words: Vec<String> = lists
-            .map(|(what, pairs)| format!("{what}: {}", pairs.join(", ")))
-            .collect();
-        words.join("; ")
     }
 }
 
@@ -370,19 +322,4 @@ fn cheapest(prefix: &str, pool: &str, block: &Block) -> Option<Claim> {
         standing,
         why: String::new(),
     })
-}
-
-fn shown(spread: Spread) -> String {
-    let decimals = match spread.median.abs() {
-        value if value >= 100.0 => 0,
-        value if value >= 10.0 => 1,
-        _ => 3,
-    };
-    match spread.runs {
-        1 => format!("{:.decimals$}", spread.median),
-        _ => format!(
-            "{:.decimals$} ({:.decimals$} .. {:.decimals$})",
-            spread.median, spread.min, spread.max
-        ),
-    }
 }

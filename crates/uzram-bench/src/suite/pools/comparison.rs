@@ -184,20 +184,16 @@ fn published_rows() -> impl Iterator<Item = Measured> {
 }
 
 fn matrix(case: &str) -> Matrix {
-    let column = |head: &str, case: &str, metric| Column {
-        head: head.to_owned(),
-        case: case.to_owned(),
-        metric,
-    };
     let columns = FIGURES.iter().flat_map(|figure| {
-        let measured = column(figure.head, case, figure.metric);
+        let measured = Column::median(figure.head, case, figure.metric);
         let published = figure
             .published
-            .map(|_| column("publ.", PUBLISHED_CASE, figure.metric));
+            .map(|_| Column::median("publ.", PUBLISHED_CASE, figure.metric));
         std::iter::once(measured).chain(published)
     });
     Matrix {
         title: "mean".to_owned(),
         columns: columns.collect(),
+        ..Matrix::default()
     }
 }

@@ -50,10 +50,9 @@ pub(super) fn case(cells: &Cells<'_>) -> String {
 
 /// The column of the speed-ups, where there are several threads.
 pub(super) fn column(cells: &Cells<'_>) -> Option<Column> {
-    (cells.options.threads > 1).then(|| Column {
-        head: format!("{} threads", cells.options.threads),
-        case: case(cells),
-        metric: SPEEDUP.0,
+    (cells.options.threads > 1).then(|| {
+        let head = format!("{} threads", cells.options.threads);
+        Column::median(&head, &case(cells), SPEEDUP.0)
     })
 }
 

@@ -109,6 +109,7 @@ fn check_report(options: &Options, blocks: Vec<Block>) {
         row["case"] == "published" && row["variant"] == "ztree" && row["metric"] == "insert_mean"
     });
     assert_eq!(published.unwrap()["median"], 3.8);
+    report::assert_sound_in_a_browser(&report);
     let claims = json["claims"].as_array().unwrap();
     let orderings = claims.iter().filter(|claim| {
         claim["claim"].as_str().unwrap().contains("published ") && claim["why"] != ""

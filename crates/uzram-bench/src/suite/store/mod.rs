@@ -261,7 +261,8 @@ impl Bench<'_> {
                 | Peer::Mimalloc
                 | Peer::FuseNull
                 | Peer::Nbdfuse
-                | Peer::TmpfsLoop => {}
+                | Peer::TmpfsLoop
+                | Peer::KernelBrd => {}
             }
         }
         Ok(sides)

@@ -1,0 +1,72 @@
+//! What jobs run on.
+
+mod engine;
+mod file;
+mod nbd;
+
+use super::{BLOCK_MAX_BYTES, Job};
+use crate::cpu_time::CpuTime;
+use crate::error::Result;
+
+pub(crate) use engine::Engine;
+pub(crate) use file::{Disk, File, discard};
+pub(crate) use nbd::{Export, ServedEngine};
+
+/// Something that holds blocks.
+pub(crate) trait Target: Sync {
+    /// The name in reports and errors.
+    fn name(&self) -> &str;
+
+    fn size_bytes(&self) -> u64;
+
+    /// Throws away what is there, so that it is as new.
+    fn make_fresh(&mut self) -> Result<()>;
+
+    /// One worker's way to it.
+    fn open(&self, job: &Job) -> Result<Box<dyn Channel + '_>>;
+
+    /// What it counts, since some time.
+    fn counts(&self) -> Result<Counts> {
+        Ok(Counts::default())
+    }
+
+    /// CPU time of other processes that work for it.
+    fn cpu_elsewhere(&self) -> CpuTime {
+        CpuTime::default()
+    }
+}
+
+/// A worker's way to a target: one request at a time.
+pub(crate) trait Channel: Send {
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Hands on what is still kept back.
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A target's own counters, where it has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Bytes of compressed objects now.
+    pub(crate) compressed_bytes: Option<u64>,
+    /// Writes of pages that had to compress twice.
+    pub(crate) slow_path_writes: Option<u64>,
+}
+
+impl Counts {
+    /// What happened since `before`; the compressed size stays what it is now.
+    pub(super) fn since(self, before: Counts) -> Counts {
+        let slow = self.slow_path_writes.zip(before.slow_path_writes);
+        Counts {
+            slow_path_writes: slow.map(|(now, then)| now.saturating_sub(then)),
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
