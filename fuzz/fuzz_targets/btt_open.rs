@@ -51,7 +51,11 @@ fn sound() -> Vec<u8> {
     for lane in 0..LANES {
         let block = SECTORS + lane;
         for (at, word) in [lane, block, block, 1].into_iter().enumerate() {
-            put(&mut image, FLOG + lane as usize * 64 + at * 4, &word.to_le_bytes());
+            put(
+                &mut image,
+                FLOG + lane as usize * 64 + at * 4,
+                &word.to_le_bytes(),
+            );
         }
     }
     image
@@ -100,7 +104,11 @@ fn works(btt: &Btt) {
         for index in 0..count {
             let data = vec![round * 16 + index as u8; sector as usize];
             let offset = index * sector;
-            btt.submit(Bio::Write { offset, data: &data }).unwrap();
+            btt.submit(Bio::Write {
+                offset,
+                data: &data,
+            })
+            .unwrap();
         }
         for index in 0..count {
             let mut buffer = vec![0; sector as usize];
@@ -119,7 +127,11 @@ uzram_fuzz::sanitizer_options!();
 
 fuzz_target!(|data: &[u8]| {
     let (_file, path) = in_memory(&patched(data));
-    let open = || PmemFile::open(&path).unwrap().with_persistence(Persistence::Never);
+    let open = || {
+        PmemFile::open(&path)
+            .unwrap()
+            .with_persistence(Persistence::Never)
+    };
     let checked = Btt::check(&open());
     match Btt::open(open()) {
         Ok(btt) => {

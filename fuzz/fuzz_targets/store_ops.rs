@@ -4,12 +4,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use uzram::{Compression, ErrorKind, PageIndex, Store, Unit, Zeroing};
 
 const PAGES: u64 = 16;
 const OPS_MAX: usize = 200;
+const COMPACTION: Duration = Duration::from_millis(10);
 
 fn compression(which: u8) -> Arc<Compression> {
     static ALL: OnceLock<Vec<Arc<Compression>>> = OnceLock::new();
@@ -156,12 +158,16 @@ fuzz_target!(|data: &[u8]| {
                 assert!(part == old[start..end]);
             }
             12 => store.set_mem_limit(u64::from(input.byte()) * 1024),
-            13 => drop(store.maintain(std::time::Duration::ZERO)),
-            14 if input.byte() == 77 => {
-                store.reset();
-                model.clear();
-                assert_eq!(store.stats().mem_resident_bytes, 0);
-            }
+            13 => drop(store.maintain(Duration::ZERO)),
+            14 => match input.byte() {
+                0..16 => while store.compact(COMPACTION).unwrap() {},
+                77 => {
+                    store.reset();
+                    model.clear();
+                    assert_eq!(store.stats().mem_resident_bytes, 0);
+                }
+                _ => {}
+            },
             _ => {
                 let mut page = vec![0xee; unit];
                 store.read(at, &mut page).unwrap();

@@ -26,6 +26,8 @@ pub const CMP: Tool = tool("cmp", "diffutils");
 pub const CPP: Tool = tool("g++", "g++");
 pub const E2FSCK: Tool = tool("e2fsck", "e2fsprogs");
 pub const FIO: Tool = tool("fio", "fio");
+pub const LOSETUP: Tool = tool("losetup", "mount");
+pub const BLKDISCARD: Tool = tool("blkdiscard", "util-linux");
 pub const MKFS: Tool = tool("mkfs.ext4", "e2fsprogs");
 pub const NBD_CLIENT: Tool = tool("nbd-client", "nbd-client");
 pub const NBDCOPY: Tool = tool("nbdcopy", "libnbd-bin");
@@ -45,6 +47,8 @@ pub const ALL: &[Tool] = &[
     CPP,
     E2FSCK,
     FIO,
+    LOSETUP,
+    BLKDISCARD,
     MKFS,
     NBD_CLIENT,
     NBDCOPY,

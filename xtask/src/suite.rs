@@ -296,10 +296,11 @@ fn pure_rust(_: &Options) -> Result<Report, String> {
     )
 }
 
-/// The engine's locks under a scheduler that tries many interleavings: its tests named `shuttle`
-/// (others do not run in a schedule). Its own target directory keeps the flag from other steps.
+/// The engine's locks, and those that it is compared with, under a scheduler that tries many
+/// interleavings: the tests named `shuttle` (others do not run in a schedule). Its own target directory
+/// keeps the flag from other steps.
 fn shuttle(_: &Options) -> Result<Report, String> {
-    let mut test = cargo("test --release -p uzram --lib shuttle");
+    let mut test = cargo("test --release -p uzram -p uzram-bench --lib shuttle");
     test.env("RUSTFLAGS", "--cfg uzram_shuttle");
     test.env("CARGO_TARGET_DIR", workspace::target_dir().join("shuttle"));
     cargo_test(test, 20 * MINUTE)
@@ -308,7 +309,11 @@ fn shuttle(_: &Options) -> Result<Report, String> {
 /// Races and arithmetic of the engine and the protocol as they are shipped: optimized.
 fn release_tests(_: &Options) -> Result<Report, String> {
     let test = cargo("test --release -p uzram -p uzram-frontends -p uzram-server --no-fail-fast");
-    cargo_test(test, 20 * MINUTE)
+    let mut report = cargo_test(test, 20 * MINUTE)?;
+    // Rates mean something there only: the benchmark's jobs against fio's own.
+    let rates = cargo("test --release -p uzram-bench --lib -- as_many_operations");
+    report.add(cargo_test(rates, 15 * MINUTE)?);
+    Ok(report)
 }
 
 fn end_to_end(options: &Options) -> Result<Report, String> {

@@ -32,6 +32,7 @@ use watch::Failure;
 /// What every guest takes.
 const BASE: &[Tool] = &[install::BUSYBOX, install::QEMU_SYSTEM, install::XZ];
 const INIT: &str = include_str!("../../guest/init");
+const FINISH: &str = include_str!("../../guest/finish");
 /// Stands before every script: the first command that fails ends it.
 const PRELUDE: &str = "set -eu\n";
 /// Lines of the console that are quoted with a failure.
@@ -165,7 +166,7 @@ fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
     let mut root = bench.root(&modules, &programs, wanted.iter().any(|test| test.uzram))?;
     root.file("/test/shell", false, b"");
     if let Some(test) = test {
-        root.file("/test/run", true, script(test).as_bytes());
+        root.file("/test/run", true, script(test.script).as_bytes());
     }
     println!("vm: leave with `exit`, or with Ctrl-A and x");
     let folder = folder("shell");
@@ -174,6 +175,8 @@ fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
         archive: &root.finish(),
         memory_mib: test.map_or(SHELL_MEMORY_MIB, |test| test.memory_mib),
         devices: test.map_or(&[], |test| test.devices),
+        uzram: bench.uzram.as_deref(),
+        second: None,
         folder: &folder,
     };
     guest.shell().map(|()| true)
@@ -231,12 +234,21 @@ impl Bench {
         let modules = modules.map_err(Failure::Module)?;
         let root = self.root(&modules, test.programs, test.uzram);
         let mut root = root.map_err(Failure::Other)?;
-        root.file("/test/run", true, script(test).as_bytes());
+        root.file("/test/run", true, script(test.script).as_bytes());
+        let mut second = None;
+        if let Some(text) = test.second {
+            root.file("/test/second", true, script(text).as_bytes());
+            let mut start = self.root(&modules, &[], false).map_err(Failure::Other)?;
+            start.file("/test/root", false, b"");
+            second = Some(start.finish());
+        }
         let guest = Guest {
             kernel: &self.kernel,
             archive: &root.finish(),
             memory_mib: test.memory_mib,
             devices: test.devices,
+            uzram: self.uzram.as_deref(),
+            second: second.as_deref(),
             folder,
         };
         let ended = guest.run(test.limit, self.show).map_err(Failure::Other)?;
@@ -257,6 +269,7 @@ impl Bench {
     ) -> Result<Initramfs, String> {
         let mut root = Initramfs::default();
         root.file("/init", true, INIT.as_bytes());
+        root.file("/test/finish", false, FINISH.as_bytes());
         let mut to_load = String::new();
         for module in modules {
             let path = format!("/lib/modules/{}.ko", module.name);
@@ -295,8 +308,8 @@ impl Bench {
     }
 }
 
-fn script(test: &GuestTest) -> String {
-    format!("{PRELUDE}{}", test.script)
+fn script(text: &str) -> String {
+    format!("{PRELUDE}{text}")
 }
 
 /// Where everything about the guest called `name` lies.
@@ -360,7 +373,9 @@ mod unit {
         let scripts = fs::read_dir(workspace::root().join("xtask/guest")).unwrap();
         for script in scripts.map(|entry| entry.unwrap().path()) {
             let text = fs::read_to_string(&script).unwrap();
-            let used = text == INIT || TESTS.iter().any(|test| test.script == text);
+            let is_tests =
+                |test: &GuestTest| test.script.ends_with(&text) || test.second == Some(&text);
+            let used = text == INIT || text == FINISH || TESTS.iter().any(is_tests);
             assert!(used, "{}", script.display());
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::kernel::Kernel;
 use super::watch::{Failure, Watch};
 use crate::install::{self, Tool};
-use crate::process::{Exit, Running};
+use crate::process::{self, Exit, Running};
 use crate::workspace;
 
 /// How often the guest's words are looked for.
@@ -31,6 +31,8 @@ pub enum Device {
     Nvdimm { size_mib: u32 },
     /// A virtio disk that another process, qemu-storage-daemon, serves over vhost-user.
     VhostUserBlk { size_mib: u32 },
+    /// The same, served by the `uzram` under test.
+    Uzram { size_mib: u32 },
 }
 
 /// A machine to be.
@@ -39,6 +41,10 @@ pub struct Guest<'a> {
     pub archive: &'a [u8],
     pub memory_mib: u32,
     pub devices: &'a [Device],
+    /// The program that serves [`Device::Uzram`].
+    pub uzram: Option<&'a Path>,
+    /// What to boot after the first has succeeded, with the same devices.
+    pub second: Option<&'a [u8]>,
     /// Holds everything about the guest; emptied before it starts.
     pub folder: &'a Path,
 }
@@ -58,7 +64,21 @@ impl Guest<'_> {
     pub fn run(&self, limit: Duration, show: bool) -> Result<Ended, String> {
         let sockets = self.prepare()?;
         let _backends = self.start_backends(sockets.path())?;
-        let mut command = self.command(sockets.path(), "");
+        let mut ended = self.boot(sockets.path(), limit, show)?;
+        if let (Ok(()), Some(archive)) = (&ended.verdict, self.second) {
+            let failed = |error| format!("{}: {error}", self.folder.display());
+            let path = |name| self.folder.join(name);
+            fs::rename(path("console.log"), path("console-first.log")).map_err(failed)?;
+            self.provide(archive)?;
+            ended = self.boot(sockets.path(), limit, show)?;
+        }
+        self.note_stats(sockets.path())?;
+        Ok(ended)
+    }
+
+    /// One boot, from the first to the last.
+    fn boot(&self, sockets: &Path, limit: Duration, show: bool) -> Result<Ended, String> {
+        let mut command = self.command(sockets, "");
         command.args(["-serial", "file:console.log"]);
         let log = self.create("qemu.log")?;
         command.stdout(Stdio::null()).stderr(log);
@@ -124,17 +144,22 @@ impl Guest<'_> {
             }
             _ => fs::create_dir_all(self.folder.join("files")).map_err(failed)?,
         }
-        self.create("initramfs")?
-            .write_all(self.archive)
-            .map_err(failed)?;
-        self.create("control")?;
-        self.create("console.log")?;
+        self.provide(self.archive)?;
         for (index, device) in self.devices.iter().enumerate() {
             let image = self.create(&image_name(index))?;
             let size_bytes = u64::from(device.size_mib()) << 20;
             image.set_len(size_bytes).map_err(failed)?;
         }
         tempfile::tempdir().map_err(failed)
+    }
+
+    /// What a boot reads and writes.
+    fn provide(&self, archive: &[u8]) -> Result<(), String> {
+        let failed = |error| format!("{}: {error}", self.folder.display());
+        let mut initramfs = self.create("initramfs")?;
+        initramfs.write_all(archive).map_err(failed)?;
+        self.create("control")?;
+        self.create("console.log").map(drop)
     }
 
     fn create(&self, name: &str) -> Result<File, String> {
@@ -145,15 +170,19 @@ impl Guest<'_> {
     fn start_backends(&self, sockets: &Path) -> Result<Vec<Running>, String> {
         let mut backends = Vec::new();
         for (index, device) in self.devices.iter().enumerate() {
-            if let Device::VhostUserBlk { .. } = device {
-                backends.push(self.start_backend(index, &socket(sockets, index))?);
-            }
+            let socket = socket(sockets, index);
+            let command = match device {
+                Device::VhostUserBlk { .. } => self.storage_daemon(index, &socket),
+                Device::Uzram { size_mib } => self.uzram(index, *size_mib, &socket)?,
+                Device::Disk { .. } | Device::Nvdimm { .. } => continue,
+            };
+            backends.push(self.start_backend(index, command, &socket)?);
         }
         Ok(backends)
     }
 
-    /// Serves the image of device `index` over vhost-user at `socket`.
-    fn start_backend(&self, index: usize, socket: &Path) -> Result<Running, String> {
+    /// What serves the image of device `index` over vhost-user at `socket`.
+    fn storage_daemon(&self, index: usize, socket: &Path) -> Command {
         let mut daemon = workspace::command("qemu-storage-daemon");
         daemon.current_dir(self.folder).arg("--blockdev");
         daemon.arg(format!(
@@ -164,9 +193,53 @@ impl Guest<'_> {
             "type=vhost-user-blk,id=export,node-name=image,writable=on,addr.type=unix,addr.path={}",
             socket.display()
         ));
+        daemon
+    }
+
+    /// What serves a compressed disk there.
+    fn uzram(&self, index: usize, size_mib: u32, socket: &Path) -> Result<Command, String> {
+        let mut command = self.control(socket.parent().unwrap_or(socket))?;
+        command.args(["serve", "--attach", "vhost-user", "--algorithm", "lz4"]);
+        command.arg("--name").arg(disk_name(index));
+        command.arg("--size").arg(format!("{size_mib}M"));
+        command.arg("--socket").arg(socket);
+        Ok(command)
+    }
+
+    /// The program under test, with its state in `sockets`.
+    fn control(&self, sockets: &Path) -> Result<Command, String> {
+        let program = self
+            .uzram
+            .ok_or("this test has devices of uzram, and no uzram")?;
+        let mut command = workspace::command(program);
+        command.env("XDG_RUNTIME_DIR", sockets);
+        Ok(command)
+    }
+
+    /// Writes down what the compressed disks hold at the end.
+    fn note_stats(&self, sockets: &Path) -> Result<(), String> {
+        for (index, device) in self.devices.iter().enumerate() {
+            if let Device::Uzram { .. } = device {
+                let mut command = self.control(sockets)?;
+                command.args(["stat", &disk_name(index), "--json"]);
+                let said = process::succeed(&mut command, BACKEND_LIMIT)?.stdout;
+                let name = stat_name(index);
+                let written = self.create(&name)?.write_all(said.as_bytes());
+                written.map_err(|error| format!("{name}: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_backend(
+        &self,
+        index: usize,
+        mut command: Command,
+        socket: &Path,
+    ) -> Result<Running, String> {
         let log = self.create(&format!("backend{index}.log"))?;
-        daemon.stdout(Stdio::null()).stderr(log);
-        let mut running = Running::start(&mut daemon)?;
+        command.stdout(Stdio::null()).stderr(log);
+        let mut running = Running::start(&mut command)?;
         let deadline = Instant::now() + BACKEND_LIMIT;
         while !socket.exists() {
             if running.wait(POLL_INTERVAL).is_some() || Instant::now() > deadline {
@@ -266,7 +339,8 @@ impl Device {
         match self {
             Device::Disk { size_mib }
             | Device::Nvdimm { size_mib }
-            | Device::VhostUserBlk { size_mib } => size_mib,
+            | Device::VhostUserBlk { size_mib }
+            | Device::Uzram { size_mib } => size_mib,
         }
     }
 
@@ -287,14 +361,31 @@ impl Device {
                 "-device".into(),
                 format!("nvdimm,id=nvdimm{index},memdev=pmem{index}"),
             ],
-            Device::VhostUserBlk { .. } => [
+            Device::VhostUserBlk { .. } | Device::Uzram { .. } => [
                 "-chardev".into(),
                 format!("socket,id=vhost{index},path={}", socket.display()),
                 "-device".into(),
-                format!("vhost-user-blk-pci,num-queues=1,chardev=vhost{index}"),
+                format!(
+                    "vhost-user-blk-pci,num-queues={},chardev=vhost{index}",
+                    if matches!(self, Device::Uzram { .. }) {
+                        CPUS
+                    } else {
+                        1
+                    }
+                ),
             ],
         }
     }
+}
+
+/// What a compressed disk is called.
+fn disk_name(index: usize) -> String {
+    format!("disk{index}")
+}
+
+/// The file, in the guest's folder, with what a compressed disk held at the end.
+pub fn stat_name(index: usize) -> String {
+    format!("stat{index}.json")
 }
 
 /// The file, in the guest's folder, with a device's content.

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::qemu::{Device, image_name};
+use super::qemu::{Device, image_name, stat_name};
 use super::watch::Failure;
 use crate::install::{self, Tool};
 
@@ -19,6 +19,9 @@ use crate::install::{self, Tool};
 pub struct GuestTest {
     pub name: &'static str,
     pub script: &'static str,
+    /// For a second boot, with the same devices and the first one as the root; the first script has
+    /// put it there from /test/second.
+    pub second: Option<&'static str>,
     /// To load before the script, with what they need.
     pub modules: &'static [&'static str],
     /// To copy from this machine.
@@ -41,6 +44,7 @@ pub struct GuestTest {
 const PLAIN: GuestTest = GuestTest {
     name: "",
     script: "",
+    second: None,
     modules: &[],
     programs: &[],
     uzram: false,
@@ -80,6 +84,32 @@ pub const TESTS: &[GuestTest] = &[
         uzram: true,
         memory_mib: 512,
         limit: Duration::from_secs(120),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "ublk",
+        script: include_str!("../../guest/ublk.sh"),
+        modules: &["ublk_drv", "ext4"],
+        programs: &[install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 512,
+        limit: Duration::from_secs(180),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "vhost-root",
+        script: include_str!("../../guest/vhost-root-fill.sh"),
+        second: Some(include_str!("../../guest/vhost-root-boot.sh")),
+        modules: &["virtio_blk", "ext4"],
+        programs: &[install::FIO, install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 768,
+        devices: &[
+            Device::Uzram { size_mib: 256 },
+            Device::Uzram { size_mib: 64 },
+        ],
+        limit: Duration::from_secs(240),
+        check: what_was_trimmed_is_gone,
         ..PLAIN
     },
     GuestTest {
@@ -127,6 +157,47 @@ pub const TESTS: &[GuestTest] = &[
         uzram: true,
         memory_mib: 384,
         limit: Duration::from_secs(7200),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "ublk-long",
+        script: concat!("ROUNDS=200\n", include_str!("../../guest/ublk.sh")),
+        modules: &["ublk_drv", "ext4"],
+        programs: &[install::MKFS, install::E2FSCK, install::FIO],
+        uzram: true,
+        memory_mib: 1024,
+        limit: Duration::from_secs(900),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "swap-ublk",
+        script: concat!(
+            "WATERMARK=10 PERCENT=200\n",
+            include_str!("../../guest/swap.sh")
+        ),
+        modules: &["ublk_drv"],
+        uzram: true,
+        memory_mib: 384,
+        limit: Duration::from_secs(900),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "bench-ublk",
+        script: include_str!("../../guest/bench-ublk.sh"),
+        modules: &[
+            "fuse",
+            "loop max_loop=8",
+            "ublk_drv",
+            "zram num_devices=1",
+            "brd rd_nr=1 rd_size=131072",
+        ],
+        programs: &[install::FIO, install::LOSETUP, install::BLKDISCARD],
+        uzram: true,
+        memory_mib: 1536,
+        limit: Duration::from_secs(3600),
         measures: true,
         ..PLAIN
     },
@@ -184,6 +255,23 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
 ];
+
+/// The guest's second disk was discarded, and then got an empty file system.
+fn what_was_trimmed_is_gone(folder: &Path) -> Result<(), String> {
+    let stat = |index| -> Result<u64, String> {
+        let name = stat_name(index);
+        let text = fs::read_to_string(folder.join(&name)).map_err(|error| error.to_string())?;
+        let values: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let data = values["orig_data_size"].as_u64();
+        data.ok_or_else(|| format!("{name}: no orig_data_size"))
+    };
+    let (root, other) = (stat(0)?, stat(1)?);
+    match root > 20 << 20 && other < 8 << 20 {
+        true => Ok(()),
+        false => Err(format!("the disks hold {root} and {other} bytes")),
+    }
+}
 
 fn is_module(failure: &Failure, name: &str) -> bool {
     matches!(failure, Failure::Module(text) if text.contains(name))
