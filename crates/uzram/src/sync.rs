@@ -9,7 +9,7 @@ use shuttle::sync as imp;
 #[cfg(not(uzram_shuttle))]
 use std::sync as imp;
 
-pub(crate) use imp::atomic::{AtomicU64, Ordering};
+pub(crate) use imp::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use imp::{Condvar, MutexGuard};
 // Shared ownership needs no model checking.
 pub(crate) use std::sync::Arc;

@@ -4,11 +4,11 @@
 //! host must back it), so memory is taken a span at a time, ahead of use where possible, and
 //! [`Arena::take`] never does it. Dropping part of a huge page frees nothing, so a *huge* span goes
 //! back whole, when its last page is free; arenas with a small limit use *small* spans, whose runs
-//! come and go singly in 4 KiB pages.
+//! come and go singly in 4 KiB pages, of which a few stay populated.
 //!
 //! Two counts: `used` (runs that pools hold; this is what the limit bounds) and `resident` (what the
 //! system gave). Their difference is the spare. Under a limit `resident` stays within it too: when
-//! only the free part of huge spans is left to take, that part is given back first.
+//! no free run is as long as one that is wanted, free pages are given back first.
 //!
 //! Locking: one mutex for all state, below every lock of the pools. System calls run outside it, on
 //! pages marked as used meanwhile.
@@ -33,6 +33,16 @@ const HUGE_FROM_BYTES: u64 = 64 << 20;
 /// Bounds on wholly free huge spans kept populated: the spare.
 const SPARE_SPANS_MIN: usize = 1;
 const SPARE_SPANS_MAX: usize = 8;
+/// Free pages kept populated where they come and go singly: without them every write that empties a page
+/// would send another one down the slow path, which compresses twice.
+const SPARE_SMALL_PAGES: usize = if cfg!(uzram_shuttle) { 0 } else { 64 };
+
+/// Under a limit no more of it than this part.
+const LIMIT_A_SPARE_SMALL: usize = 16;
+
+/// Single pages populated at once.
+const SMALL_PAGES_A_GROWTH: usize = if cfg!(uzram_shuttle) { 1 } else { 16 };
+
 /// One spare span for as many used ones, within the bounds.
 const USED_SPANS_A_SPARE: usize = 32;
 
@@ -171,6 +181,10 @@ impl Arena {
                     }
                 }
             }
+            Mode::Small if state.free_pages() + length <= state.spare_small_pages() => {
+                state.used_pages -= length;
+                state.free_in(index, start, length);
+            }
             Mode::Small => {
                 drop(state);
                 self.region.release(self.bytes_of(first..first + length));
@@ -230,7 +244,7 @@ impl Arena {
             return false;
         }
         let more = state.free_spans + 1 < wanted;
-        match self.claim(&mut state, Mode::Huge, SPAN_PAGES) {
+        match self.claim_span(&mut state, Mode::Huge, SPAN_PAGES) {
             Ok(pages) => {
                 drop(state);
                 self.populate(pages, Mode::Huge).is_ok() && more
@@ -324,7 +338,7 @@ impl Arena {
             return Ok(Step::Done);
         }
         if self.may_claim_huge(state) {
-            let pages = self.claim(state, Mode::Huge, SPAN_PAGES)?;
+            let pages = self.claim_span(state, Mode::Huge, SPAN_PAGES)?;
             return Ok(Step::Populate {
                 pages,
                 mode: Mode::Huge,
@@ -333,37 +347,29 @@ impl Arena {
         if state.resident_pages + length > state.limit_pages {
             return self.plan_shed(state);
         }
-        let pages = self.claim(state, Mode::Small, length)?;
+        let pages = self.claim_small(state, length)?;
         Ok(Step::Populate {
             pages,
             mode: Mode::Small,
         })
     }
 
-    /// Marks `length` pages as used that are not populated, and counts them as resident.
-    fn claim(&self, state: &mut State, mode: Mode, length: usize) -> Result<Range<usize>> {
-        let pages = Bits::below(SPAN_PAGES);
-        let place = match mode {
-            Mode::Small => state.spans.iter().enumerate().find_map(|(index, span)| {
-                let vacant = pages.and_not(span.used).and_not(span.populated);
-                let start = self.runs.find(vacant, length)?;
-                (span.mode == Mode::Small).then_some((index, start))
-            }),
-            _ => None,
-        };
-        let (index, start) = match place {
-            Some(place) => place,
-            None => (self.claim_span(state)?, 0),
-        };
-        let span = &mut state.spans[index];
-        span.mode = mode;
-        span.used.set(start, length);
-        state.resident_pages += length;
-        let first = index * SPAN_PAGES + start;
-        Ok(first..first + length)
+    /// Claims a run of `length` single pages, or as many side by side as are worth populating at once.
+    fn claim_small(&self, state: &mut State, length: usize) -> Result<Range<usize>> {
+        let many = length * (SMALL_PAGES_A_GROWTH / length).max(1);
+        let fits = state.resident_pages + many <= state.limit_pages;
+        let lengths = [if fits { many } else { length }, length];
+        let vacant = |length: usize| Some((state.find_vacant(length, self.runs)?, length));
+        match lengths.into_iter().find_map(vacant) {
+            Some(((index, start), length)) => {
+                Ok(state.claim(index, Mode::Small, start..start + length))
+            }
+            None => self.claim_span(state, Mode::Small, lengths[0]),
+        }
     }
 
-    fn claim_span(&self, state: &mut State) -> Result<usize> {
+    /// Claims the first pages of a span that nobody has.
+    fn claim_span(&self, state: &mut State, mode: Mode, length: usize) -> Result<Range<usize>> {
         let from = state.first_unclaimed;
         let unclaimed = state.spans[from.min(state.spans.len())..]
             .iter()
@@ -379,7 +385,7 @@ impl Arena {
             memory::push(&mut state.spans, Span::UNCLAIMED)?;
         }
         state.first_unclaimed = index + 1;
-        Ok(index)
+        Ok(state.claim(index, mode, 0..length))
     }
 
     /// Makes claimed pages resident and free.
@@ -405,7 +411,7 @@ impl Arena {
         populated
     }
 
-    /// Chooses a huge span's free part to give back, so that other pages can be taken under the limit.
+    /// Chooses a span's free part to give back, so that other pages can be taken under the limit.
     fn plan_shed(&self, state: &mut State) -> Result<Step> {
         let free = |span: &Span| span.free().count();
         let most = state
@@ -489,6 +495,23 @@ impl State {
         None
     }
 
+    /// Where in the spans of single pages `length` are not populated.
+    fn find_vacant(&self, length: usize, runs: Runs) -> Option<(usize, usize)> {
+        let small = |(_, span): &(usize, &Span)| span.mode == Mode::Small;
+        let mut spans = self.spans.iter().enumerate().filter(small);
+        spans.find_map(|(index, span)| Some((index, runs.find(span.vacant(), length)?)))
+    }
+
+    /// Marks a span's pages, which are not populated, as used, and counts them as resident.
+    fn claim(&mut self, index: usize, mode: Mode, pages: Range<usize>) -> Range<usize> {
+        let span = &mut self.spans[index];
+        span.mode = mode;
+        span.used.set(pages.start, pages.len());
+        self.resident_pages += pages.len();
+        let first = index * SPAN_PAGES;
+        first + pages.start..first + pages.end
+    }
+
     /// Unmarks pages and lets searches see what became free.
     fn free_in(&mut self, index: usize, start: usize, length: usize) {
         let span = &mut self.spans[index];
@@ -505,6 +528,15 @@ impl State {
             *span = Span::UNCLAIMED;
             self.first_unclaimed = self.first_unclaimed.min(index);
         }
+    }
+
+    /// Populated, or being populated or released, and no pool's.
+    fn free_pages(&self) -> usize {
+        self.resident_pages - self.used_pages
+    }
+
+    fn spare_small_pages(&self) -> usize {
+        SPARE_SMALL_PAGES.min(self.limit_pages / LIMIT_A_SPARE_SMALL)
     }
 
     fn spare_spans(&self) -> usize {

@@ -110,6 +110,40 @@ proptest! {
 }
 
 #[test]
+fn a_few_single_pages_stay_populated() {
+    let arena = arena(config(1 << 20, 0, Backing::Private));
+    let spare_bytes = || {
+        let stats = arena.stats();
+        stats.resident_bytes - stats.used_bytes
+    };
+    let taken: Vec<usize> = (0..200)
+        .map(|_| grow_and_take(&arena, 1).unwrap())
+        .collect();
+    assert!(spare_bytes() < (SMALL_PAGES_A_GROWTH * PAGE_BYTES) as u64);
+    for first in taken {
+        arena.give_back(first, 1);
+        assert!(spare_bytes() <= (SPARE_SMALL_PAGES * PAGE_BYTES) as u64);
+    }
+    assert_eq!(spare_bytes(), (SPARE_SMALL_PAGES * PAGE_BYTES) as u64);
+    assert!((0..SPARE_SMALL_PAGES).all(|_| arena.take(1).is_some()));
+}
+
+#[test]
+fn single_pages_that_are_scattered_are_taken_before_a_new_span() {
+    let arena = arena(config(1 << 20, 0, Backing::Private));
+    let span: Vec<usize> = (0..SPAN_PAGES)
+        .map(|_| grow_and_take(&arena, 1).unwrap())
+        .collect();
+    span.iter()
+        .filter(|first| **first % 2 == 0)
+        .for_each(|first| arena.give_back(*first, 1));
+    arena.trim(Parts::Stay);
+    for _ in 0..SPAN_PAGES / 2 {
+        assert!(grow_and_take(&arena, 1).unwrap() < SPAN_PAGES);
+    }
+}
+
+#[test]
 fn a_limit_of_a_few_pages_is_used_to_the_last() {
     let arena = arena(config(100 << 30, 1 << 20, Backing::Private));
     for _ in 0..256 {

@@ -5,7 +5,7 @@
 //! forge, copy, lose or cross them. Hidden from the documentation, and outside of semver.
 
 use super::arena::{Memory, Parts};
-use super::{Full, Handle, Pool, PoolConfig, PoolStats, Victims, make};
+use super::{Full, Handle, Mover, Pool, PoolConfig, PoolStats, Room, Victims, make};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 use crate::region::Backing;
@@ -128,16 +128,15 @@ impl Objects {
     /// pages became free.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] at the limit, [`ErrorKind::NoMemory`]: some objects have moved.
+    /// [`ErrorKind::NoMemory`] if there is none for the list of blocks to empty: some objects have moved.
     pub fn compact(&mut self) -> Result<usize> {
         let mut pages = 0;
+        let mut mover = Mover::default();
         for _ in 0..ROUNDS_MAX {
             let before_bytes = self.pool.stats().used_bytes;
             let victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
-            let moved = self.empty(&victims);
-            let gone = victims.reopen(&*self.pool);
-            pages += gone;
-            moved?;
+            self.empty(&victims, &mut mover);
+            pages += victims.reopen(&*self.pool);
             // A pool may find victims for ever whose objects only change places.
             if self.pool.stats().used_bytes >= before_bytes {
                 break;
@@ -147,15 +146,15 @@ impl Objects {
         Ok(pages)
     }
 
-    fn empty(&mut self, victims: &Victims) -> Result<()> {
+    fn empty(&mut self, victims: &Victims, mover: &mut Mover) {
         for slot in &mut self.places {
             let is_victims = |handle: &&mut Handle| victims.has(handle.offset_bytes());
             if let Some(handle) = slot.as_mut().filter(is_victims) {
-                let new = insert(&*self.pool, self.pool.bytes(handle))?;
-                self.pool.remove(std::mem::replace(handle, new));
+                if let Some(new) = mover.copy(&*self.pool, handle) {
+                    mover.remove(&*self.pool, std::mem::replace(handle, new));
+                }
             }
         }
-        Ok(())
     }
 
     /// Exchanges the objects of two places, which moves no bytes.
@@ -181,7 +180,7 @@ fn not_insertable(place: usize, size_bytes: usize, unit: Unit) -> Error {
 
 fn insert(pool: &dyn Pool, bytes: &[u8]) -> Result<Handle> {
     for _ in 0..GROWTHS_MAX {
-        match pool.insert(bytes) {
+        match pool.insert(bytes, Room::Any) {
             Ok(handle) => return Ok(handle),
             Err(Full::NeedsMemory) => pool.grow(bytes.len())?,
             Err(Full::NoMemory) => break,
@@ -196,6 +195,40 @@ fn insert(pool: &dyn Pool, bytes: &[u8]) -> Result<Handle> {
 #[cfg(all(test, not(uzram_shuttle)))]
 mod tests {
     use super::*;
+
+    /// Objects so large that few fit beside each other: what finds no room stays where it is.
+    #[test]
+    fn compaction_takes_no_memory() {
+        const COUNT: usize = 40;
+        for (name, unit_bytes, seed) in crate::pool::pools()
+            .into_iter()
+            .flat_map(|name| [4096, 16384, 65536].map(|unit| (name, unit)))
+            .flat_map(|(name, unit)| (0..20).map(move |seed| (name, unit, seed)))
+        {
+            let unit = Unit::new(unit_bytes).unwrap();
+            let pool = BarePool::new(name, unit, 4 << 20, 0).unwrap();
+            let mut objects = pool.objects(COUNT);
+            let random = |place: usize| {
+                let mixed = (seed * COUNT + place + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+            };
+            let size = |place: usize| 1 + random(place) % unit.bytes();
+            for place in 0..COUNT {
+                objects.insert(place, &vec![1; size(place)]).unwrap();
+            }
+            (0..COUNT)
+                .filter(|place| random(*place) >> 30 & 1 == 0)
+                .for_each(|place| objects.remove(place));
+            let before = pool.stats();
+            pool.pool.reset_used_max();
+            objects.compact().unwrap();
+            let after = pool.stats();
+            assert!(
+                after.used_max_bytes <= before.used_bytes,
+                "{name}, {unit}, {seed}: {after:?} after {before:?}"
+            );
+        }
+    }
 
     /// Objects of a store that lost every second one: moving them ends, and takes no more memory.
     #[test]

@@ -22,7 +22,7 @@ use crossbeam_utils::CachePadded;
 use super::arena::{Arena, Memory, Runs};
 use super::table::{BlockNumber, List, Table};
 use super::victims::{self, Candidate, Candidates, Victim};
-use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
+use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, Room, lies_nowhere, lies_on_another};
 use crate::cpu;
 use crate::error::Result;
 use crate::memory;
@@ -245,12 +245,13 @@ impl<L: Layout> Buddies<L> {
 }
 
 impl<L: Layout> Pool for Buddies<L> {
-    fn insert(&self, bytes: &[u8]) -> Result<Handle, Full> {
+    fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
         let chunks = self.chunks(bytes.len());
-        let place = self
-            .take(chunks)
-            .or_else(|| self.take_in_new_block(chunks))
-            .ok_or(Full::NeedsMemory)?;
+        let place = match self.take(chunks) {
+            None if room == Room::Any => self.take_in_new_block(chunks),
+            place => place,
+        };
+        let place = place.ok_or(Full::NeedsMemory)?;
         let offset_bytes =
             place.block as usize * self.unit_bytes + place.start * (self.unit_bytes / CHUNKS);
         let granule = (offset_bytes / GRANULE_BYTES) as u64;
@@ -261,11 +262,11 @@ impl<L: Layout> Pool for Buddies<L> {
         Ok(handle)
     }
 
-    fn grow(&self, _size_bytes: usize) -> Result<()> {
-        self.arena.grow(self.block_pages())
+    fn pages_taken(&self, _size_bytes: usize) -> usize {
+        self.block_pages()
     }
 
-    fn remove(&self, handle: Handle) {
+    fn remove(&self, handle: Handle) -> usize {
         let place = self.place(&handle).expect("a handle of this pool");
         let mut shard = self.owner_of(place.block);
         let mut layout = self.layout(place.block);
@@ -278,10 +279,12 @@ impl<L: Layout> Pool for Buddies<L> {
         self.set_layout(&mut shard, place.block, before, layout);
         drop(shard);
         handle.into_parts();
-        if layout.to_word() == 0 {
-            let first = self.table.first_page(place.block);
-            self.arena.give_back(first, self.block_pages());
+        if layout.to_word() != 0 {
+            return 0;
         }
+        let first = self.table.first_page(place.block);
+        self.arena.give_back(first, self.block_pages());
+        self.block_pages()
     }
 
     fn holds(&self, handle: &Handle) -> bool {

@@ -37,7 +37,7 @@ fn each(mut law: impl FnMut(&str, u64)) {
 
 fn store(pool: &dyn Pool, bytes: &[u8]) -> Result<Handle> {
     loop {
-        match pool.insert(bytes) {
+        match pool.insert(bytes, Room::Any) {
             Ok(handle) => return Ok(handle),
             Err(Full::NeedsMemory) => pool.grow(bytes.len())?,
             Err(Full::NoMemory) => {
@@ -87,7 +87,9 @@ fn every_size_comes_back_as_it_was() {
         }
         let stored: u64 = sizes.iter().map(|size| *size as u64).sum();
         assert!(pool.stats().used_bytes >= stored, "{name}");
-        handles.into_iter().for_each(|handle| pool.remove(handle));
+        handles.into_iter().for_each(|handle| {
+            pool.remove(handle);
+        });
         assert_eq!(
             pool.stats().used_bytes,
             0,
@@ -175,7 +177,9 @@ fn the_limit_is_never_exceeded_and_frees_make_room() {
         handles.push(store(&*pool, &page).unwrap());
         pool.set_limit(0);
         handles.push(store(&*pool, &page).unwrap());
-        handles.into_iter().for_each(|handle| pool.remove(handle));
+        handles.into_iter().for_each(|handle| {
+            pool.remove(handle);
+        });
     });
 }
 
@@ -190,7 +194,9 @@ fn any_failed_allocation_is_an_error_and_loses_nothing() {
             let untouched = crate::memory::fault::disarm();
             assert_eq!(pool.bytes(&kept), b"kept");
             match stored {
-                Ok(handle) => pool.remove(handle),
+                Ok(handle) => {
+                    pool.remove(handle);
+                }
                 Err(error) => assert_eq!(error.kind(), ErrorKind::NoMemory),
             }
             pool.remove(kept);
@@ -205,9 +211,12 @@ fn any_failed_allocation_is_an_error_and_loses_nothing() {
 /// How many objects of `size` bytes find room in the blocks that are there.
 fn room_for(pool: &dyn Pool, size: usize) -> usize {
     pool.set_limit(pool.stats().used_bytes);
-    let handles: Vec<Handle> = std::iter::from_fn(|| pool.insert(&content(1, size)).ok()).collect();
+    let handles: Vec<Handle> =
+        std::iter::from_fn(|| pool.insert(&content(1, size), Room::Any).ok()).collect();
     let count = handles.len();
-    handles.into_iter().for_each(|handle| pool.remove(handle));
+    handles.into_iter().for_each(|handle| {
+        pool.remove(handle);
+    });
     pool.set_limit(0);
     count
 }
@@ -278,7 +287,9 @@ fn rebuild(name: &str, unit: u64, disksize_bytes: u64) {
         );
         after.remove(handle);
     }
-    new.into_iter().for_each(|handle| after.remove(handle));
+    new.into_iter().for_each(|handle| {
+        after.remove(handle);
+    });
     assert_eq!(after.stats().used_bytes, 0, "{name}");
 }
 
@@ -295,7 +306,9 @@ fn sparse(name: &str, config: &PoolConfig) -> (Box<dyn Pool>, Vec<Handle>) {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         state >> 63 == 0
     });
-    removed.into_iter().for_each(|handle| pool.remove(handle));
+    removed.into_iter().for_each(|handle| {
+        pool.remove(handle);
+    });
     (pool, kept)
 }
 
@@ -322,14 +335,16 @@ fn closed_blocks_take_nothing_and_go_with_their_last_object() {
                 .into_iter()
                 .partition(|handle| is_in(&victims, handle));
             assert!(!inside.is_empty());
-            inside.into_iter().for_each(|handle| pool.remove(handle));
+            inside.into_iter().for_each(|handle| {
+                pool.remove(handle);
+            });
             let pages: usize = victims.iter().map(|victim| victim.held_pages).sum();
             let gone_bytes = (pages * crate::region::PAGE_BYTES) as u64;
             assert_eq!(pool.stats().used_bytes, used_bytes - gone_bytes, "{name}");
             assert!(victims.iter().all(|victim| !pool.reopen(*victim)), "{name}");
-            new.into_iter()
-                .chain(outside)
-                .for_each(|handle| pool.remove(handle));
+            new.into_iter().chain(outside).for_each(|handle| {
+                pool.remove(handle);
+            });
             assert_eq!(pool.stats().used_bytes, 0, "{name}");
         }
     });
@@ -369,7 +384,9 @@ fn reopened_blocks_are_as_they_were() {
                 "{name}: {after:?}, not {room:?}"
             );
         }
-        handles.into_iter().for_each(|handle| pool.remove(handle));
+        handles.into_iter().for_each(|handle| {
+            pool.remove(handle);
+        });
         assert_eq!(pool.stats().used_bytes, 0, "{name}");
     });
 }
@@ -473,7 +490,9 @@ fn a_stale_handle_is_caught() {
         let others: Vec<Handle> = [900, 2000, 3000]
             .map(|size| store(&*pool, &content(2, size)).unwrap())
             .into();
-        caught(&|| pool.remove(stale()));
+        caught(&|| {
+            pool.remove(stale());
+        });
         for handle in others {
             assert_eq!(pool.bytes(&handle), content(2, handle.size_bytes()));
             pool.remove(handle);
@@ -514,8 +533,9 @@ fn threads_never_share_an_object() {
                             pot.lock().extend(held.pop());
                         }
                     }
-                    held.into_iter()
-                        .for_each(|(handle, ..)| pool.remove(handle));
+                    held.into_iter().for_each(|(handle, ..)| {
+                        pool.remove(handle);
+                    });
                 });
             }
         });

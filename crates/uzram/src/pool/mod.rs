@@ -22,7 +22,7 @@ mod zsmalloc;
 mod ztree;
 
 use self::arena::Arena;
-pub(crate) use self::victims::{Victim, Victims};
+pub(crate) use self::victims::{Mover, Victim, Victims};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
@@ -92,6 +92,15 @@ pub(crate) enum Full {
     NoMemory,
 }
 
+/// Where an object may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Into a block that has room, else into pages that are populated and free.
+    Any,
+    /// Into a block that has room: the pool takes no page.
+    InBlocks,
+}
+
 /// What a pool holds, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
@@ -110,14 +119,19 @@ pub struct PoolStats {
 /// All methods may be called from any thread. Locks inside are below every lock of the store.
 pub(crate) trait Pool: Send + Sync {
     /// Stores a copy of `bytes`, 1 to one unit long, without taking memory from the system.
-    fn insert(&self, bytes: &[u8]) -> Result<Handle, Full>;
+    fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full>;
 
     /// Takes memory from the system so that an object of `size_bytes` fits, unless it fits already.
     /// May take long; never call it while holding a stream or a slot.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] at the limit, [`ErrorKind::NoMemory`].
-    fn grow(&self, size_bytes: usize) -> Result<()>;
+    fn grow(&self, size_bytes: usize) -> Result<()> {
+        self.arena().grow(self.pages_taken(size_bytes))
+    }
+
+    /// The pages that an object of `size_bytes` takes where no block has room for it.
+    fn pages_taken(&self, size_bytes: usize) -> usize;
 
     /// The object's bytes, where they lie.
     fn bytes<'a>(&'a self, handle: &'a Handle) -> &'a [u8] {
@@ -125,8 +139,8 @@ pub(crate) trait Pool: Send + Sync {
         self.arena().object(handle)
     }
 
-    /// Frees the object.
-    fn remove(&self, handle: Handle);
+    /// Frees the object; how many pages that left without one, which are the arena's now.
+    fn remove(&self, handle: Handle) -> usize;
 
     /// Whether an object lies there whose size would put it there.
     fn holds(&self, handle: &Handle) -> bool;
@@ -152,7 +166,8 @@ pub(crate) trait Pool: Send + Sync {
     fn side_bytes(&self) -> usize;
 
     /// Closes blocks to insertion whose objects fit beside those of others, `blocks_max` at most, for the
-    /// caller to move their objects: insert each anew, remove the old one. Such a block goes
+    /// caller to move their objects: insert each anew [in blocks](Room::InBlocks), or in no
+    /// more pages than that made free so far, and remove the old one. Such a block goes
     /// back with its last object, like any other.
     ///
     /// # Errors

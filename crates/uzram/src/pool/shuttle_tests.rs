@@ -37,7 +37,7 @@ fn together(threads: Vec<Box<dyn FnOnce() + Send>>) {
 fn store(pool: &dyn Pool, byte: u8, size: usize) -> Result<Handle> {
     let bytes = vec![byte; size];
     loop {
-        match pool.insert(&bytes) {
+        match pool.insert(&bytes, Room::Any) {
             Ok(handle) => return Ok(handle),
             Err(Full::NeedsMemory) => pool.grow(size)?,
             Err(Full::NoMemory) => panic!("bookkeeping"),
@@ -152,7 +152,9 @@ fn shuttle_pools_stay_within_the_limit() {
         let stored = std::mem::take(&mut *stored.lock());
         assert_eq!(stored.len(), 2);
         assert_eq!(pool.stats().used_max_bytes, 2 << 12);
-        stored.into_iter().for_each(|handle| pool.remove(handle));
+        stored.into_iter().for_each(|handle| {
+            pool.remove(handle);
+        });
         check_empty(&*pool);
     });
 }

@@ -40,6 +40,11 @@ impl Span {
         self.populated.and_not(self.used)
     }
 
+    pub(super) fn vacant(&self) -> Bits {
+        let pages = Bits::below(SPAN_PAGES);
+        pages.and_not(self.used).and_not(self.populated)
+    }
+
     /// Marks what is free as used, for the caller to give back, and the span as one of small pages.
     pub(super) fn hold_free(&mut self) -> Bits {
         let runs = self.free();

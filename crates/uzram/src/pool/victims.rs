@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use super::Pool;
+use super::{Handle, Pool, Room};
 use crate::error::Result;
 use crate::memory;
 use crate::region::PAGE_BYTES;
@@ -58,6 +58,34 @@ impl Victims {
             .into_iter()
             .filter(|victim| !pool.reopen(*victim));
         gone.map(|victim| victim.held_pages).sum()
+    }
+}
+
+/// Moves objects out of victims without more pages in use than before, at any moment.
+#[derive(Debug, Default)]
+pub(crate) struct Mover {
+    /// Pages that became free, less those taken.
+    gained_pages: usize,
+}
+
+impl Mover {
+    /// A copy of the object elsewhere; `None` where it fits into no block and too little has become free.
+    pub(crate) fn copy(&mut self, pool: &dyn Pool, old: &Handle) -> Option<Handle> {
+        let bytes = pool.bytes(old);
+        if let Ok(new) = pool.insert(bytes, Room::InBlocks) {
+            return Some(new);
+        }
+        let left_pages = self
+            .gained_pages
+            .checked_sub(pool.pages_taken(bytes.len()))?;
+        let new = pool.insert(bytes, Room::Any).ok()?;
+        self.gained_pages = left_pages;
+        Some(new)
+    }
+
+    /// Frees the object that was copied.
+    pub(crate) fn remove(&mut self, pool: &dyn Pool, old: Handle) {
+        self.gained_pages += pool.remove(old);
     }
 }
 

@@ -7,8 +7,8 @@
 //! meanwhile; each waits for one move at most.
 //!
 //! Work comes in steps of [`LOOKS_A_STEP`] slots and [`MOVES_A_STEP`] moves, with the place kept in
-//! between. Moving takes no memory beyond the limit: what finds none stays, and the victims take objects
-//! again. The same happens when a writer finds no memory under the limit.
+//! between. Moving takes no more pages than it made free: what finds no room stays, and its victim takes
+//! objects again. When a writer finds no memory under the limit, all victims do.
 //!
 //! Locks: the compactor's, above all others; then a step locks one slot at a time.
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::Result;
 use crate::page::PageIndex;
-use crate::pool::{Full, Victims, arena};
+use crate::pool::{Mover, Victims, arena};
 use crate::stats::Counter;
 
 use super::Store;
@@ -30,9 +30,6 @@ const VICTIMS_MAX: usize = 4096;
 /// Looks into slots and moves of objects in a step: together some 100 us.
 const LOOKS_A_STEP: u64 = 4096;
 const MOVES_A_STEP: usize = 64;
-
-/// Times that memory is made for one move: writers may take it.
-const GROWTHS_A_MOVE: usize = 4;
 
 /// Times that victims are chosen at most when compaction is asked for.
 const ROUNDS_MAX: usize = 256;
@@ -51,6 +48,7 @@ const WASTE_MIN_PART: u64 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Compactor {
     victims: Victims,
+    mover: Mover,
     /// The slot to look at next.
     next: u64,
     /// Times that victims may still be chosen; 0 if nobody asked for compaction.
@@ -61,15 +59,6 @@ pub(super) struct Compactor {
     is_fruitless: bool,
     /// The waste that compaction found nothing to do about.
     hopeless_bytes: u64,
-}
-
-/// How a move ended.
-#[derive(PartialEq, Eq)]
-enum Move {
-    /// The object is elsewhere now.
-    Done,
-    /// There is no memory to move it to.
-    Stuck,
 }
 
 impl Compactor {
@@ -176,54 +165,40 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         Ok(compactor.is_running())
     }
 
-    /// Looks at some slots; false once all have been looked at, or moving found no memory.
+    /// Looks at some slots; false once all have been looked at.
     fn step(&self, compactor: &mut Compactor) -> bool {
         let end = (compactor.next + LOOKS_A_STEP).min(self.table.len());
         let mut moves = 0;
-        let mut is_stuck = false;
-        while !is_stuck && compactor.next < end && moves < MOVES_A_STEP {
+        while compactor.next < end && moves < MOVES_A_STEP {
             let index = PageIndex(compactor.next);
             let place = self.table.glimpse(index);
             if place.is_some_and(|offset_bytes| compactor.victims.has(offset_bytes)) {
                 moves += 1;
-                is_stuck = self.relocate(compactor, index) == Move::Stuck;
+                self.relocate(compactor, index);
             }
             compactor.next += 1;
         }
-        if is_stuck || compactor.next >= self.table.len() {
+        if compactor.next >= self.table.len() {
             self.finish(compactor);
             self.judge(compactor);
         }
         compactor.is_running()
     }
 
-    /// Moves the object of page `index` if it is in a victim.
-    fn relocate(&self, compactor: &Compactor, index: PageIndex) -> Move {
-        for _ in 0..GROWTHS_A_MOVE {
-            let Ok(guard) = self.table.lock(index) else {
-                return Move::Done;
-            };
-            let (Entry::Raw(old) | Entry::Packed(old)) = guard.entry() else {
-                return Move::Done;
-            };
-            if !compactor.victims.has(old.offset_bytes()) {
-                return Move::Done;
-            }
-            let size_bytes = old.size_bytes();
-            match self.pool.insert(self.pool.bytes(old)) {
-                Ok(new) => {
-                    self.pool.remove(guard.relocate(new));
-                    return Move::Done;
-                }
-                Err(Full::NoMemory) => return Move::Stuck,
-                Err(Full::NeedsMemory) => drop(guard),
-            }
-            let _turn = (self.mem_limit() > 0).then(|| self.growing.lock());
-            if self.pool.grow(size_bytes).is_err() {
-                return Move::Stuck;
-            }
+    /// Moves the object of page `index` if it is in a victim and fits elsewhere.
+    fn relocate(&self, compactor: &mut Compactor, index: PageIndex) {
+        let Ok(guard) = self.table.lock(index) else {
+            return;
+        };
+        let (Entry::Raw(old) | Entry::Packed(old)) = guard.entry() else {
+            return;
+        };
+        if !compactor.victims.has(old.offset_bytes()) {
+            return;
         }
-        Move::Stuck
+        if let Some(new) = compactor.mover.copy(&*self.pool, old) {
+            compactor.mover.remove(&*self.pool, guard.relocate(new));
+        }
     }
 
     /// Counts the victims that are gone and opens the others.

@@ -62,6 +62,8 @@ fn fail_each(
     for allowed in 0.. {
         let store = make();
         arrange(&store);
+        // A spare would serve what is to fail.
+        store.pool.trim(arena::Parts::Stay);
         let (old, before) = (read(&store, 0), store.stats());
         fault::fail_after(allowed);
         let done = act(&store);

@@ -22,7 +22,7 @@ use crate::page::{PageIndex, PageState, Unit, Zeroing};
 use crate::pool::{self, Pool, PoolConfig, arena};
 use crate::region::Region;
 use crate::stats::{Counter, Counters, Stats};
-use crate::sync::{Arc, AtomicU64, MappedU32, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, MappedU32, Mutex, Ordering};
 
 use self::compact::Compactor;
 use self::lock::{SleepingBit, SlotLock};
@@ -61,6 +61,8 @@ pub struct Store<L = SleepingBit, S = PerCpuStreams<Stream>> {
     mem_limit_bytes: AtomicU64,
     /// Whose turn it is to grow the pool under a limit, and to use what that made.
     growing: Mutex<()>,
+    /// The writer whose turn it is has lost what it made to others.
+    starving: AtomicBool,
     compactor: Mutex<Compactor>,
     /// CRC-32 of each object, where asked for; written and read under the slot's lock.
     checksums: Option<Region>,
@@ -134,6 +136,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
             counters: Counters::new()?,
             mem_limit_bytes: AtomicU64::new(config.mem_limit_bytes),
             growing: Mutex::default(),
+            starving: AtomicBool::new(false),
             compactor: Mutex::default(),
             checksums,
             has_spare: false,
@@ -312,7 +315,9 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         let old = guard.publish(entry);
         self.count(&old, Counters::subtract);
         match old {
-            Entry::Raw(handle) | Entry::Packed(handle) => self.pool.remove(handle),
+            Entry::Raw(handle) | Entry::Packed(handle) => {
+                self.pool.remove(handle);
+            }
             Entry::Empty | Entry::Same(_) => {}
         }
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::fault_tests::{compressible, noise};
 use super::recover::Remains;
 use super::*;
+use crate::pool::Room;
 use crate::region::Backing;
 
 /// The descriptors of a store's memory.
@@ -142,6 +143,7 @@ fn use_up(store: &Store) {
         );
         store.trim(PageIndex(index)).unwrap();
     }
+    store.pool.trim(arena::Parts::Stay);
     let stats = store.stats();
     assert_eq!(held(&stats), [0; 5]);
     assert_eq!(stats.mem_resident_bytes, 0, "{stats:?}");
@@ -155,9 +157,9 @@ fn locks_of_the_dead_are_broken_and_unpublished_objects_dropped() {
     let held_before = held(&before.stats());
     // Dies with a slot locked, and with an object that no slot names yet.
     std::mem::forget(before.table.lock(PageIndex(0)).unwrap());
-    std::mem::forget(before.pool.insert(&[1; 4096]).or_else(|_| {
+    std::mem::forget(before.pool.insert(&[1; 4096], Room::Any).or_else(|_| {
         before.pool.grow(4096).unwrap();
-        before.pool.insert(&[1; 4096])
+        before.pool.insert(&[1; 4096], Room::Any)
     }));
     assert!(before.stats().mem_used_total_bytes > held_before[2]);
     let after = Store::recover(config(), files.remains()).unwrap();

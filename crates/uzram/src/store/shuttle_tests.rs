@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::codec::{Codec, Compressor, DecompressShared, Decompressor, Malformed};
-use crate::pool::{Full, Handle};
+use crate::pool::{Full, Handle, Room};
 use crate::region::Backing;
 
 /// Of each kind of schedule.
@@ -253,6 +253,27 @@ fn shuttle_writers_at_the_limit_do_not_starve_each_other() {
     });
 }
 
+/// Room for one object a page, and a writer that takes on its fast path what another makes, again and
+/// again, for it gives its page back each time.
+#[test]
+fn shuttle_a_starving_writer_gets_the_memory_that_it_makes() {
+    check(|| {
+        let store = store_with(pool::pools()[0], 0);
+        let other = store.clone();
+        let mut page = [1; 4096];
+        page[0] = 2;
+        together(vec![
+            Box::new(move || store.write(PageIndex(0), &page).unwrap()),
+            Box::new(move || {
+                for _ in 0..4 {
+                    other.write(PageIndex(1), &page).unwrap();
+                    other.trim(PageIndex(1)).unwrap();
+                }
+            }),
+        ]);
+    });
+}
+
 #[test]
 fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
     check(|| {
@@ -286,7 +307,7 @@ fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
 
 fn insert(pool: &dyn Pool, bytes: &[u8]) -> Handle {
     loop {
-        match pool.insert(bytes) {
+        match pool.insert(bytes, Room::Any) {
             Ok(handle) => return handle,
             Err(Full::NeedsMemory) => pool.grow(bytes.len()).unwrap(),
             Err(Full::NoMemory) => panic!("bookkeeping"),

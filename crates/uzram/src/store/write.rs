@@ -14,19 +14,19 @@ use std::time::Duration;
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{self, PageIndex, Zeroing};
-use crate::pool::{Full, Handle};
+use crate::pool::{Full, Handle, Room};
 use crate::stats::Counter;
-use crate::sync::{self, MutexGuard};
+use crate::sync::{self, AtomicBool, MutexGuard, Ordering};
 
 use super::Store;
 use super::lock::SlotLock;
 use super::slot::Entry;
 
 /// How often a write grows the pool before it gives up: others may take what it made.
-const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 1024 };
+const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 64 };
 
-/// Times that it does so without a turn where there is no limit.
-const GROWTHS_WITHOUT_TURN: usize = if cfg!(uzram_shuttle) { 1 } else { 4 };
+/// After so many a writer is starving: it gets a turn, and writers that come behind it wait.
+const GROWTHS_UNTIL_STARVING: usize = if cfg!(uzram_shuttle) { 1 } else { 4 };
 
 /// How often a writer looks whether the spare has been refilled, and the pause in between: a second
 /// in all.
@@ -49,6 +49,32 @@ enum Patch<'a> {
 struct Prepared {
     entry: Entry,
     checksum: u32,
+}
+
+/// One writer at a time grows the pool.
+struct Turn<'a> {
+    _growing: MutexGuard<'a, ()>,
+    starving: &'a AtomicBool,
+}
+
+impl<'a> Turn<'a> {
+    fn new<L: SlotLock, S: StreamPolicy<Stream>>(store: &'a Store<L, S>) -> Turn<'a> {
+        Turn {
+            _growing: store.growing.lock(),
+            starving: &store.starving,
+        }
+    }
+
+    /// Others took what this writer made: those that have not begun wait until the turn ends.
+    fn starve(&self) {
+        self.starving.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.starving.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Why an attempt did not end in content.
@@ -178,7 +204,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
             Some(packed) => (packed, Entry::Packed),
             None => (page, Entry::Raw),
         };
-        match self.pool.insert(bytes) {
+        match self.pool.insert(bytes, Room::Any) {
             Ok(handle) => {
                 let checksum = self
                     .checksums
@@ -207,6 +233,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     /// Runs `attempt` until it succeeds or fails, growing the pool in between, when the attempt has
     /// given its stream and slot back.
     fn attempts_growing<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
+        self.behind_the_starving();
         let mut wanted_bytes = match attempt() {
             Ok(done) => return Ok(done),
             Err(Retry::Fail(error)) => return Err(error),
@@ -218,14 +245,10 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         // Under a limit the pool makes room by giving free runs back, and it cannot know which of them
         // another writer has just made for itself: without turns two could do that to each other.
         let limited = self.mem_limit() > 0;
-        let mut turn = match limited {
-            true => Some(self.growing.lock()),
-            false => self.behind_the_starving(),
-        };
+        let mut turn = limited.then(|| Turn::new(self));
         for growths in 0..GROWTHS_MAX {
-            if growths == GROWTHS_WITHOUT_TURN {
-                // Others, or compaction in its turn, took what was made.
-                turn.get_or_insert_with(|| self.growing.lock());
+            if growths == GROWTHS_UNTIL_STARVING {
+                turn.get_or_insert_with(|| Turn::new(self)).starve();
             }
             self.counters.add(Counter::SlowPathWrites, 1);
             self.pool.grow(wanted_bytes)?;
@@ -242,12 +265,11 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         })
     }
 
-    /// A turn if somebody has one. Who needed a turn gets memory soon: whoever takes what he made
-    /// ends up here when he writes next.
-    fn behind_the_starving(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.growing.try_lock() {
-            Some(_nobody_starves) => None,
-            None => Some(self.growing.lock()),
+    /// Waits while a writer starves. What he makes, the others may take on their fast path, each for the
+    /// write that he is at; then all of them are here, and it is his.
+    fn behind_the_starving(&self) {
+        if self.starving.load(Ordering::Relaxed) {
+            drop(self.growing.lock());
         }
     }
 

@@ -39,7 +39,7 @@ use self::block::{Block, PAGE_GRANULES};
 use self::shard::{BlockId, Shard};
 use super::arena::{Arena, Memory, RUN_PAGES_MAX, Runs};
 use super::victims::{self, Candidate, Candidates, Victim};
-use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
+use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, Room, lies_nowhere, lies_on_another};
 use crate::cpu;
 use crate::error::Result;
 use crate::memory;
@@ -131,7 +131,7 @@ struct Owner {
 impl BestFit {
     /// Takes granules in a hole of this CPU's shard, else of a block stolen from another, else in new
     /// memory.
-    fn take(&self, length: usize) -> Result<(u32, usize), Full> {
+    fn take(&self, length: usize, room: Room) -> Result<(u32, usize), Full> {
         let own = self.own_shard();
         if let Some(place) = self.shards[own].lock().take(length) {
             return Ok(place);
@@ -140,6 +140,9 @@ impl BestFit {
         let mut others = (1..count).map(|step| (own + step) % count);
         if let Some(place) = others.find_map(|from| self.steal(from, own, length)) {
             return Ok(place);
+        }
+        if room == Room::InBlocks {
+            return Err(Full::NeedsMemory);
         }
         let mut shard = self.shards[own].lock();
         // Somebody may have added pages since. Adding more would leave them without an object, and so
@@ -313,8 +316,8 @@ impl BestFit {
 }
 
 impl Pool for BestFit {
-    fn insert(&self, bytes: &[u8]) -> Result<Handle, Full> {
-        let (frame, start) = self.take(bytes.len().div_ceil(GRANULE_BYTES))?;
+    fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
+        let (frame, start) = self.take(bytes.len().div_ceil(GRANULE_BYTES), room)?;
         let granule = self.first_page(frame) * PAGE_GRANULES + start;
         // SAFETY: these granules were a hole and are none any more: no other handle covers them until
         // `remove` makes them one, which consumes this handle.
@@ -323,11 +326,11 @@ impl Pool for BestFit {
         Ok(handle)
     }
 
-    fn grow(&self, _size_bytes: usize) -> Result<()> {
-        self.arena.grow(self.group_pages)
+    fn pages_taken(&self, _size_bytes: usize) -> usize {
+        self.group_pages
     }
 
-    fn remove(&self, handle: Handle) {
+    fn remove(&self, handle: Handle) -> usize {
         let place = self.place(&handle).expect("a handle of this pool");
         let owner = self.lock_owner(place.frame);
         let (owner, mut shard) = owner.expect("the frame of an object has a block");
@@ -345,6 +348,7 @@ impl Pool for BestFit {
         drop(shard);
         handle.into_parts();
         self.give_back(place.frame, gone);
+        gone.count_ones() as usize
     }
 
     fn holds(&self, handle: &Handle) -> bool {

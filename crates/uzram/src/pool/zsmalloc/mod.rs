@@ -26,7 +26,7 @@ use self::class::{Blocks, Emptied};
 use self::geometry::Geometry;
 use super::arena::{Arena, Memory, Runs};
 use super::victims::{self, Candidate, Candidates, Victim};
-use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
+use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, Room, lies_nowhere, lies_on_another};
 use crate::error::Result;
 use crate::memory;
 use crate::region::{Backing, PAGE_BYTES, Region};
@@ -121,11 +121,12 @@ impl Zsmalloc {
 }
 
 impl Pool for Zsmalloc {
-    fn insert(&self, bytes: &[u8]) -> Result<Handle, Full> {
+    fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
         let class = self.geometry.class_of(bytes.len());
         let mut blocks = self.classes[class].lock();
         let (first, index) = match blocks.take() {
             Some(place) => place,
+            None if room == Room::InBlocks => return Err(Full::NeedsMemory),
             None => {
                 self.add_block(&mut blocks)?;
                 blocks.take().expect("a new block has room")
@@ -141,12 +142,11 @@ impl Pool for Zsmalloc {
         Ok(handle)
     }
 
-    fn grow(&self, size_bytes: usize) -> Result<()> {
-        let class = &self.geometry.classes()[self.geometry.class_of(size_bytes)];
-        self.arena.grow(class.block_pages)
+    fn pages_taken(&self, size_bytes: usize) -> usize {
+        self.geometry.classes()[self.geometry.class_of(size_bytes)].block_pages
     }
 
-    fn remove(&self, handle: Handle) {
+    fn remove(&self, handle: Handle) -> usize {
         let class = self.geometry.class_of(handle.size_bytes());
         let offset_bytes = handle.offset_bytes();
         let mut blocks = self.classes[class].lock();
@@ -154,10 +154,11 @@ impl Pool for Zsmalloc {
         let emptied = blocks.remove(id, offset_bytes);
         drop(blocks);
         handle.into_parts();
-        if let Some(Emptied(first)) = emptied {
-            self.arena
-                .give_back(first, self.geometry.classes()[class].block_pages);
-        }
+        emptied.map_or(0, |Emptied(first)| {
+            let pages = self.geometry.classes()[class].block_pages;
+            self.arena.give_back(first, pages);
+            pages
+        })
     }
 
     fn holds(&self, handle: &Handle) -> bool {

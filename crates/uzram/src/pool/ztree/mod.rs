@@ -33,7 +33,7 @@ use self::geometry::{Class, Geometry, SLOTS_MAX};
 use super::arena::{Arena, Memory, Runs};
 use super::table::{BlockNumber, List, Table};
 use super::victims::{self, Candidate, Candidates, Victim};
-use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, lies_nowhere, lies_on_another};
+use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, Room, lies_nowhere, lies_on_another};
 use crate::error::Result;
 use crate::memory;
 use crate::region::PAGE_BYTES;
@@ -161,7 +161,7 @@ impl Ztree {
 }
 
 impl Pool for Ztree {
-    fn insert(&self, bytes: &[u8]) -> Result<Handle, Full> {
+    fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
         let class = self
             .geometry
             .class_of(bytes.len())
@@ -169,6 +169,7 @@ impl Pool for Ztree {
         let mut tree = self.trees[class].lock();
         let block = match tree.incomplete(&self.table) {
             Some(block) => block,
+            None if room == Room::InBlocks => return Err(Full::NeedsMemory),
             None => self.new_block(class).ok_or(Full::NeedsMemory)?,
         };
         let slot = tree.take_slot(&self.table, block);
@@ -182,23 +183,25 @@ impl Pool for Ztree {
         Ok(handle)
     }
 
-    fn grow(&self, size_bytes: usize) -> Result<()> {
+    fn pages_taken(&self, size_bytes: usize) -> usize {
         let class = self.geometry.class_of(size_bytes);
-        let class = class.expect("an object has 1 byte to one unit");
-        self.arena.grow(self.pages(class))
+        self.pages(class.expect("an object has 1 byte to one unit"))
     }
 
-    fn remove(&self, handle: Handle) {
+    fn remove(&self, handle: Handle) -> usize {
         let place = self.place(&handle).expect("a handle of this pool");
         let mut tree = self.trees[place.class].lock();
         debug_assert!(self.is_taken(place), "double free or stale handle");
         let is_empty = tree.free_slot(&self.table, place.block, place.slot);
         drop(tree);
         handle.into_parts();
-        if is_empty {
-            let first = self.table.first_page(place.block);
-            self.arena.give_back(first, self.pages(place.class));
+        if !is_empty {
+            return 0;
         }
+        let pages = self.pages(place.class);
+        self.arena
+            .give_back(self.table.first_page(place.block), pages);
+        pages
     }
 
     fn holds(&self, handle: &Handle) -> bool {
