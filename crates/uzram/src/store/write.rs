@@ -22,8 +22,9 @@ use super::Store;
 use super::lock::SlotLock;
 use super::slot::Entry;
 
-/// How often a write grows the pool before it gives up: others may take what it made.
-const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 64 };
+/// How often a write grows the pool before it gives up: others may take what it made, each of those that
+/// are at a write already once when it starves.
+const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 3 } else { 64 };
 
 /// After so many a writer is starving: it gets a turn, and writers that come behind it wait.
 const GROWTHS_UNTIL_STARVING: usize = if cfg!(uzram_shuttle) { 1 } else { 4 };
