@@ -149,10 +149,10 @@ impl Objects {
     fn empty(&mut self, victims: &Victims, mover: &mut Mover) {
         for slot in &mut self.places {
             let is_victims = |handle: &&mut Handle| victims.has(handle.offset_bytes());
-            if let Some(handle) = slot.as_mut().filter(is_victims) {
-                if let Some(new) = mover.copy(&*self.pool, handle) {
-                    mover.remove(&*self.pool, std::mem::replace(handle, new));
-                }
+            if let Some(handle) = slot.as_mut().filter(is_victims)
+                && let Some(new) = mover.copy(&*self.pool, handle)
+            {
+                mover.remove(&*self.pool, std::mem::replace(handle, new));
             }
         }
     }
