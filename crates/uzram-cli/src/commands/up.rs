@@ -248,19 +248,14 @@ impl<'a> Started<'a> {
             .mem_limit
             .clone()
             .or_else(|| default_limit(purpose, size_bytes));
-        let options = [
-            ("--algorithm", &args.algorithm),
-            ("--algorithm-params", &args.algorithm_params),
-            ("--pool", &args.pool),
-            ("--mem-limit", &mem_limit),
-        ];
+        let mut options = args.pages.options().to_vec();
+        options.push(("mem-limit", mem_limit));
         for (option, value) in options {
-            if let Some(value) = value {
-                command.arg(format!("{option}={value}"));
-            }
-        }
-        if args.checksum {
-            command.arg("--checksum");
+            let Some(value) = value else { continue };
+            command.arg(match option {
+                "checksum" => "--checksum".to_owned(),
+                _ => format!("--{option}={value}"),
+            });
         }
         if let Purpose::Swap { .. } = purpose {
             command.arg("--for-swap");

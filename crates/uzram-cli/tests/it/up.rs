@@ -144,6 +144,34 @@ fn swap_is_up_safely_and_down_and_twice_is_fine() {
     succeeded(&machine.down("swap0"), "nothing to do");
 }
 
+#[test]
+fn a_dictionary_is_found_from_where_up_was_said() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    let home = machine.home.dir.path();
+    fs::write(home.join("d.dict"), "pages look like this ".repeat(100)).unwrap();
+    let mut command = machine
+        .home
+        .command(&["up", "--size", "64M", "--mount", machine.mnt()]);
+    command.args(["--algorithm=zstd", "--algorithm-params=level=3,dict=d.dict"]);
+    let output = command
+        .args(["--checksum"])
+        .current_dir(home)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stat = machine.home.json(&["stat", "uzram0", "--json"]);
+    let parameters = stat["algorithm_params"].as_str().unwrap();
+    assert!(parameters.ends_with("/d.dict"), "{stat}");
+    assert_eq!(stat["checksum"], 1, "{stat}");
+    succeeded(&machine.down("uzram0"), "uzram0 is down.");
+    machine.is_clean();
+}
+
 #[track_caller]
 fn is_spared_and_marked(pid: u64) {
     const PF_MEMALLOC_NOIO: u64 = 0x8_0000;
