@@ -349,17 +349,17 @@ fn is_ublk(device: &Path) -> bool {
 /// Noted for `down`; a container may not, and is told what that means.
 fn raise_watermarks(state: &StateDir, name: &str) {
     match swap::raise_watermarks(ram_bytes()) {
-        Ok(None) => {}
-        // Not over the note of an earlier up, which has the true value.
-        Ok(Some(before)) if !state.watermark(name).exists() => {
-            let noted = fs::write(state.watermark(name), before.to_string());
-            if noted.is_err() {
+        Ok(raised) => {
+            // What others have noted is older: after they have raised it, it is no longer what it was.
+            let noted = down::noted_watermark(state);
+            if let Some(before) = noted.or(raised)
+                && fs::write(state.watermark(name), before.to_string()).is_err()
+            {
                 warn(&format!(
                     "vm.watermark_scale_factor was {before}, and stays raised"
                 ));
             }
         }
-        Ok(Some(_)) => {}
         Err(error) => warn(&format!(
             "vm.watermark_scale_factor: not raised ({error}): if the whole machine runs short of memory \
              it may stall; limit the programs that swap with a memory cgroup"
