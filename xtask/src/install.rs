@@ -28,6 +28,9 @@ pub const E2FSCK: Tool = tool("e2fsck", "e2fsprogs");
 pub const FIO: Tool = tool("fio", "fio");
 pub const LOSETUP: Tool = tool("losetup", "mount");
 pub const BLKDISCARD: Tool = tool("blkdiscard", "util-linux");
+pub const FUSERMOUNT: Tool = tool("fusermount3", "fuse3");
+pub const MKFS_BTRFS: Tool = tool("mkfs.btrfs", "btrfs-progs");
+pub const MKFS_XFS: Tool = tool("mkfs.xfs", "xfsprogs");
 pub const MKFS: Tool = tool("mkfs.ext4", "e2fsprogs");
 pub const NBD_CLIENT: Tool = tool("nbd-client", "nbd-client");
 pub const NBDCOPY: Tool = tool("nbdcopy", "libnbd-bin");
@@ -49,7 +52,10 @@ pub const ALL: &[Tool] = &[
     FIO,
     LOSETUP,
     BLKDISCARD,
+    FUSERMOUNT,
     MKFS,
+    MKFS_BTRFS,
+    MKFS_XFS,
     NBD_CLIENT,
     NBDCOPY,
     NBDINFO,

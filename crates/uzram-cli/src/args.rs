@@ -119,24 +119,14 @@ pub struct DeviceArgs {
     /// Name of the disk and of its NBD export [default: the first free uzram0, uzram1, …]
     #[arg(long)]
     pub name: Option<String>,
-    /// Codec; a wrong name shows the list [default: lz4]
-    #[arg(long)]
-    pub algorithm: Option<String>,
-    /// Parameters of the codec, as zram's algorithm_params: level=9
-    #[arg(long, value_name = "NAME=VALUE,…", allow_hyphen_values = true)]
-    pub algorithm_params: Option<String>,
-    /// Allocator of compressed pages; a wrong name shows the list [default: bestfit]
-    #[arg(long)]
-    pub pool: Option<String>,
+    #[command(flatten)]
+    pub pages: PagesArgs,
     /// Most memory that compressed pages may take; writes past it fail with ENOSPC [default: none]
     #[arg(long, value_name = "SIZE")]
     pub mem_limit: Option<String>,
     /// What is compressed at once: 4K, 8K, 16K, 32K or 64K [default: 4K]
     #[arg(long, value_name = "SIZE")]
     pub unit: Option<String>,
-    /// Check every page that is read back against a CRC-32
-    #[arg(long)]
-    pub checksum: bool,
     /// Listen on a Unix socket here, mode 0600 [default: NAME.nbd in the state directory]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     pub socket: Option<PathBuf>,
@@ -164,6 +154,23 @@ pub struct DeviceArgs {
     /// Serve swap without a deadlock: memory locked and in reserve, see uzram up --help (root)
     #[arg(long)]
     pub for_swap: bool,
+}
+
+/// How a disk keeps pages, as every command that makes one can be told.
+#[derive(Debug, Args)]
+pub struct PagesArgs {
+    /// Codec; a wrong name shows the list [default: lz4]
+    #[arg(long)]
+    pub algorithm: Option<String>,
+    /// Parameters of the codec, as zram's algorithm_params: level=9
+    #[arg(long, value_name = "NAME=VALUE,…", allow_hyphen_values = true)]
+    pub algorithm_params: Option<String>,
+    /// Allocator of compressed pages; a wrong name shows the list [default: bestfit]
+    #[arg(long)]
+    pub pool: Option<String>,
+    /// Check every page that is read back against a CRC-32
+    #[arg(long)]
+    pub checksum: bool,
 }
 
 /// Ways to a disk.
@@ -242,21 +249,11 @@ pub struct UpArgs {
     /// Name of the disk [default: swap0 for swap, else the first free uzram0, uzram1, …]
     #[arg(long)]
     pub name: Option<String>,
-    /// Codec; a wrong name shows the list [default: lz4]
-    #[arg(long)]
-    pub algorithm: Option<String>,
-    /// Parameters of the codec, as zram's algorithm_params: level=9
-    #[arg(long, value_name = "NAME=VALUE,…", allow_hyphen_values = true)]
-    pub algorithm_params: Option<String>,
-    /// Allocator of compressed pages; a wrong name shows the list [default: bestfit]
-    #[arg(long)]
-    pub pool: Option<String>,
+    #[command(flatten)]
+    pub pages: PagesArgs,
     /// Most memory that compressed pages may take [default: none; half of RAM for larger swap]
     #[arg(long, value_name = "SIZE")]
     pub mem_limit: Option<String>,
-    /// Check every page that is read back against a CRC-32
-    #[arg(long)]
-    pub checksum: bool,
 }
 
 /// File systems that `up` makes.

@@ -25,7 +25,7 @@
 //!
 //! # Modules that may use unsafe
 //!
-//! - `system.rs`: ioctls of the loop driver, swapon and swapoff
+//! - `system.rs`: ioctls of the loop driver, swapon and swapoff, settings of malloc
 
 #![deny(unsafe_code)]
 

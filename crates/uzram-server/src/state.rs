@@ -246,15 +246,25 @@ impl StateDir {
         self.file(name, "watermark")
     }
 
+    /// The names of devices for which such a setting is noted.
+    #[must_use]
+    pub fn watermark_names(&self) -> Vec<String> {
+        self.names_with(&[".watermark"])
+    }
+
     /// The names of devices that are or were attached: mounted as files, or disks of the kernel's driver.
     #[must_use]
     pub fn attached_names(&self) -> Vec<String> {
+        self.names_with(&[".fuse", ".ublk"])
+    }
+
+    fn names_with(&self, suffixes: &[&str]) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.path) else {
             return Vec::new();
         };
         let names = entries.take(ENTRIES_MAX).flatten().filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            let stem = name.strip_suffix(".fuse").or(name.strip_suffix(".ublk"));
+            let stem = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
             stem.map(str::to_owned)
         });
         names.filter(|name| check_name(name).is_ok()).collect()

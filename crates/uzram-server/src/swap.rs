@@ -5,6 +5,8 @@
 //! only got by writing another page to swap, nothing moves any more. So a server for swap
 //!
 //! - is locked in memory page by page as it is touched, never swapped out itself;
+//! - asks the kernel for no memory while it serves a write, nor for a change of its memory map: the
+//!   thread that refills the spare waits for memory with the map locked;
 //! - is marked an I/O flusher in every thread: what the kernel allocates for it never waits for
 //!   writeback or swap, and it may use reserves;
 //! - is the last that the out-of-memory killer takes.
@@ -19,6 +21,8 @@ use std::time::Duration;
 use rustix::mm::MlockAllFlags;
 use uzram::{Error, ErrorKind, Result};
 
+use crate::system;
+
 /// Where the header's fields start, in bytes: the space before is for a boot loader.
 const HEADER_OFFSET: usize = 1024;
 const HEADER_VERSION: u32 = 1;
@@ -28,6 +32,8 @@ const PAGES_MIN: u64 = 10;
 /// How often, and how far apart, new threads are looked at until they map nothing more.
 const SETTLE_TRIES: u32 = 50;
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+/// Looks without a change that count as the end: on a busy machine a thread may take its time to start.
+const SETTLE_STEADY: u32 = 5;
 /// How far apart the kernel's watermarks are to be, in bytes, and the most that it takes: a tenth.
 const WATERMARK_GAP_BYTES: u64 = 256 << 20;
 const WATERMARK_FACTOR_MAX: u32 = 1000;
@@ -44,6 +50,7 @@ static IS_PREPARED: AtomicBool = AtomicBool::new(false);
 /// Returns what the system refused, a line each, with the privilege that is missing and what may happen
 /// without it: containers often lack one, and swap within a memory cgroup works all the same.
 pub fn prepare_process() -> Vec<String> {
+    system::keep_heap();
     let mut refused = Vec::new();
     let mut note = |done: io::Result<()>, what: &str| {
         if let Err(error) = done {
@@ -77,11 +84,12 @@ pub(crate) fn resident<T>(start: impl FnOnce() -> T) -> T {
     // Only what is new: a pool's addresses are far more than memory. A refusal was reported before.
     let _ = rustix::mm::mlockall(MlockAllFlags::FUTURE);
     let started = start();
-    let mut before = 0;
+    let (mut before, mut steady) = (0, 0);
     for _ in 0..SETTLE_TRIES {
         std::thread::sleep(SETTLE_PAUSE);
         let now = resident_kib();
-        if now == before {
+        steady = if now == before { steady + 1 } else { 0 };
+        if steady == SETTLE_STEADY {
             break;
         }
         before = now;

@@ -21,6 +21,13 @@ const BLKFLSBUF: libc::Ioctl = 0x1261;
 const SWAP_FLAG_PREFER: i32 = 0x8000;
 const SWAP_FLAG_DISCARD: i32 = 0x1_0000;
 const SWAP_FLAG_DISCARD_PAGES: i32 = 0x4_0000;
+/// What malloc has ready, in pieces that it does not map singly: far more than requests take.
+const HEAP_PIECES: usize = 64;
+const HEAP_PIECE_BYTES: usize = 64 << 10;
+/// By how much it grows once that is used up, in bytes.
+#[cfg(target_env = "gnu")]
+const HEAP_GROWTH_BYTES: i32 = 1 << 20;
+
 /// Highest priority of a swap device.
 pub const SWAP_PRIORITY_MAX: u16 = 32767;
 
@@ -161,4 +168,21 @@ fn checked(returned: libc::c_int) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Gives malloc memory in advance, and keeps it from giving any back, where it is the GNU C library's. One
+/// heap serves all threads: otherwise each makes its own when it first needs one. To make or grow a heap is to
+/// wait for whoever has this process's memory map locked.
+pub(crate) fn keep_heap() {
+    #[cfg(target_env = "gnu")]
+    for (what, value) in [
+        (libc::M_ARENA_MAX, 1),
+        (libc::M_TOP_PAD, HEAP_GROWTH_BYTES),
+        (libc::M_TRIM_THRESHOLD, i32::MAX),
+    ] {
+        // SAFETY: sets a number of the allocator's, under its lock.
+        unsafe { libc::mallopt(what, value) };
+    }
+    let pieces = (0..HEAP_PIECES).map(|_| vec![1_u8; HEAP_PIECE_BYTES]);
+    drop(std::hint::black_box(pieces.collect::<Vec<_>>()));
 }

@@ -186,6 +186,7 @@ fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
 struct Bench {
     kernel: Kernel,
     uzram: Option<PathBuf>,
+    eat: Option<PathBuf>,
     show: bool,
 }
 
@@ -198,10 +199,13 @@ impl Bench {
     fn with_kernel(kernel: Kernel, tests: &[&GuestTest], show: bool) -> Result<Bench, String> {
         let wants_uzram = tests.iter().any(|test| test.uzram);
         let uzram = wants_uzram.then(dist::build).transpose()?;
+        let wants_eat = tests.iter().any(|test| test.eat);
+        let eat = wants_eat.then(programs::build_eat).transpose()?;
         println!("vm: Linux {}", kernel.release);
         Ok(Bench {
             kernel,
             uzram,
+            eat,
             show,
         })
     }
@@ -286,6 +290,9 @@ impl Bench {
         }
         if let Some(binary) = self.uzram.as_ref().filter(|_| uzram) {
             programs::add_static(&mut root, binary, "/bin/uzram")?;
+        }
+        if let Some(eat) = &self.eat {
+            programs::add_static(&mut root, eat, "/bin/eat")?;
         }
         for folder in ["/dev", "/proc", "/sys"] {
             root.folder(folder);

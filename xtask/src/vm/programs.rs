@@ -10,6 +10,7 @@ use crate::process;
 use crate::workspace;
 
 const LDD_LIMIT: Duration = Duration::from_secs(20);
+const RUSTC_LIMIT: Duration = Duration::from_secs(120);
 
 /// Puts `program` and its libraries at the same paths in the guest.
 ///
@@ -41,6 +42,24 @@ pub fn add_static(root: &mut Initramfs, program: &Path, place: &str) -> Result<(
     }
     root.file(place, true, &read(program)?);
     Ok(())
+}
+
+/// Makes the static program `eat`, which uses more memory than there is.
+///
+/// By `rustc` itself: it has no dependencies, and cargo would build all of xtask's for it.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn build_eat() -> Result<PathBuf, String> {
+    let program = workspace::tools_dir().join("eat");
+    fs::create_dir_all(workspace::tools_dir())
+        .map_err(|error| format!("{}: {error}", workspace::tools_dir().display()))?;
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut command = workspace::command(rustc);
+    command.args(["--edition=2024", "-O", "-Ctarget-feature=+crt-static"]);
+    command.arg("-Cstrip=symbols").arg("-o").arg(&program);
+    process::succeed(command.arg("xtask/examples/eat.rs"), RUSTC_LIMIT)?;
+    Ok(program)
 }
 
 /// Whether `program` runs without libraries.

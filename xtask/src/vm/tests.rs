@@ -28,6 +28,8 @@ pub struct GuestTest {
     pub programs: &'static [Tool],
     /// Whether it wants `uzram`, the static binary, in /bin.
     pub uzram: bool,
+    /// Whether it wants `eat`, which uses more memory than there is, in /bin.
+    pub eat: bool,
     pub memory_mib: u32,
     pub devices: &'static [Device],
     /// For the script alone. Far above what is usual: the machine may be busy.
@@ -48,6 +50,7 @@ const PLAIN: GuestTest = GuestTest {
     modules: &[],
     programs: &[],
     uzram: false,
+    eat: false,
     memory_mib: 256,
     devices: &[],
     limit: Duration::from_secs(60),
@@ -145,6 +148,7 @@ pub const TESTS: &[GuestTest] = &[
         script: include_str!("../../guest/swap.sh"),
         modules: &["fuse", "loop max_loop=2"],
         uzram: true,
+        eat: true,
         memory_mib: 384,
         limit: Duration::from_secs(900),
         measures: true,
@@ -155,6 +159,7 @@ pub const TESTS: &[GuestTest] = &[
         script: concat!("RUNS=10 PERCENT=200\n", include_str!("../../guest/swap.sh")),
         modules: &["fuse", "loop max_loop=2"],
         uzram: true,
+        eat: true,
         memory_mib: 384,
         limit: Duration::from_secs(7200),
         measures: true,
@@ -179,6 +184,7 @@ pub const TESTS: &[GuestTest] = &[
         ),
         modules: &["ublk_drv"],
         uzram: true,
+        eat: true,
         memory_mib: 384,
         limit: Duration::from_secs(900),
         measures: true,

@@ -8,13 +8,13 @@ use uzram::{Codec, Compression, Compressor, DecompressShared, Decompressor, Malf
 use super::*;
 use crate::corpus::{Corpus, PAGE_BYTES};
 use crate::rng::Rng;
-use crate::sample::Series;
+use crate::sample::{Series, Spread};
 
 /// Trials of a few settings: saved on both halves in percent, cost in microseconds.
 fn trials(figures: &[(f64, f64, f64)]) -> Vec<Trial> {
     let setting = &choice::settings(true)[0];
     let trial = |(choosing, held_back, cost): &(f64, f64, f64)| {
-        let half = Series::from(vec![cost * 500.0]).spread().unwrap();
+        let half = half_of(*cost);
         Trial {
             choice: setting.choice(4096, uzram::pools()[0]),
             figures: Figures {
@@ -28,6 +28,11 @@ fn trials(figures: &[(f64, f64, f64)]) -> Vec<Trial> {
         }
     };
     figures.iter().map(trial).collect()
+}
+
+/// Half of a cost in microseconds: a write, or a read.
+fn half_of(cost_us: f64) -> Spread {
+    Series::from(vec![cost_us * 500.0]).spread().unwrap()
 }
 
 /// The recommended one's place, and the places of those dropped.
@@ -180,6 +185,12 @@ fn a_codec_that_has_learnt_the_pages_by_heart_is_found_out() {
         &mut trials,
     )
     .unwrap();
+    // Times are not the point, and a busy machine makes either codec the slower.
+    for trial in &mut trials {
+        let is_planted = trial.choice.setting.algorithm == "memoriser";
+        let half = half_of(if is_planted { 8.0 } else { 4.0 });
+        (trial.figures.write_ns, trial.figures.read_ns) = (half, half);
+    }
     let planted = &trials[0].figures;
     assert!(planted.saved_choosing > 0.9, "{planted:?}");
     assert!(planted.saved_held_back < 0.01, "{planted:?}");

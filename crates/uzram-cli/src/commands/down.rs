@@ -102,11 +102,12 @@ pub fn take_down(state: &StateDir, name: &str) -> Result {
     }
 }
 
-/// Sets the kernel's watermarks to what `up` noted, if it did.
+/// Sets the kernel's watermarks to what `up` noted, if it did and no other device is swapped to.
 pub fn restore_watermarks(state: &StateDir, name: &str) {
     let path = state.watermark(name);
-    let noted = std::fs::read_to_string(&path).ok();
-    let Some(before) = noted.and_then(|text| text.trim().parse().ok()) else {
+    let before = watermark_in(&path);
+    let _ = std::fs::remove_file(path);
+    let Some(before) = before.filter(|_| state.watermark_names().is_empty()) else {
         return;
     };
     if let Err(error) = swap::set_watermarks(before) {
@@ -114,7 +115,16 @@ pub fn restore_watermarks(state: &StateDir, name: &str) {
             "vm.watermark_scale_factor: not set back to {before}: {error}"
         ));
     }
-    let _ = std::fs::remove_file(path);
+}
+
+/// What the kernel's watermarks were before any device was swapped to, if one is.
+pub fn noted_watermark(state: &StateDir) -> Option<u32> {
+    let mut names = state.watermark_names().into_iter();
+    names.find_map(|name| watermark_in(&state.watermark(&name)))
+}
+
+fn watermark_in(path: &Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 fn stop_using(device: &Path) -> Result {

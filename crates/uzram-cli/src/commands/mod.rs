@@ -23,7 +23,7 @@ use uzram_server::nearest::remedy;
 use uzram_server::options::{OptionError, device_config};
 use uzram_server::state::{Entry, StateDir, check_name, default_path, own_uid};
 
-use crate::args::DeviceArgs;
+use crate::args::{DeviceArgs, PagesArgs};
 use crate::failure::{Failure, Result};
 
 /// The state directory that the command line asks for: the default one, or another.
@@ -83,21 +83,13 @@ impl DeviceArgs {
             Some(path) => absolute_text(option, path).map(Some),
             None => Ok(None),
         };
-        let yes = |flag: bool| flag.then(|| "yes".to_owned());
         let given = [
             ("size", self.size.clone()),
             ("device", self.device.clone()),
             ("path", path("--path", &self.path)?),
             ("name", self.name.clone()),
-            ("algorithm", self.algorithm.clone()),
-            (
-                "algorithm-params",
-                self.algorithm_params.as_deref().map(with_absolute_files),
-            ),
-            ("pool", self.pool.clone()),
             ("mem-limit", self.mem_limit.clone()),
             ("unit", self.unit.clone()),
-            ("checksum", yes(self.checksum)),
             ("socket", path("--socket", &self.socket)?),
             ("listen", self.listen.clone()),
             ("insecure", yes(self.insecure)),
@@ -111,7 +103,7 @@ impl DeviceArgs {
             ("for-swap", yes(self.for_swap)),
             ("attach", self.attach.map(|attach| attach.name().to_owned())),
         ];
-        let given = given.into_iter();
+        let given = given.into_iter().chain(self.pages.options());
         Ok(given
             .filter_map(|(name, value)| Some((name, value?)))
             .collect())
@@ -125,6 +117,24 @@ impl DeviceArgs {
             Failure::from(error).about(format!("--{option}"))
         })
     }
+}
+
+impl PagesArgs {
+    /// The options as the server's table of them names them, with the values of those given.
+    pub fn options(&self) -> [(&'static str, Option<String>); 4] {
+        let parameters = self.algorithm_params.as_deref();
+        [
+            ("algorithm", self.algorithm.clone()),
+            ("algorithm-params", parameters.map(with_absolute_files)),
+            ("pool", self.pool.clone()),
+            ("checksum", yes(self.checksum)),
+        ]
+    }
+}
+
+/// The value of a flag that is given.
+fn yes(flag: bool) -> Option<String> {
+    flag.then(|| "yes".to_owned())
 }
 
 /// `text` as one word of a shell.

@@ -248,19 +248,14 @@ impl<'a> Started<'a> {
             .mem_limit
             .clone()
             .or_else(|| default_limit(purpose, size_bytes));
-        let options = [
-            ("--algorithm", &args.algorithm),
-            ("--algorithm-params", &args.algorithm_params),
-            ("--pool", &args.pool),
-            ("--mem-limit", &mem_limit),
-        ];
+        let mut options = args.pages.options().to_vec();
+        options.push(("mem-limit", mem_limit));
         for (option, value) in options {
-            if let Some(value) = value {
-                command.arg(format!("{option}={value}"));
-            }
-        }
-        if args.checksum {
-            command.arg("--checksum");
+            let Some(value) = value else { continue };
+            command.arg(match option {
+                "checksum" => "--checksum".to_owned(),
+                _ => format!("--{option}={value}"),
+            });
         }
         if let Purpose::Swap { .. } = purpose {
             command.arg("--for-swap");
@@ -354,17 +349,17 @@ fn is_ublk(device: &Path) -> bool {
 /// Noted for `down`; a container may not, and is told what that means.
 fn raise_watermarks(state: &StateDir, name: &str) {
     match swap::raise_watermarks(ram_bytes()) {
-        Ok(None) => {}
-        // Not over the note of an earlier up, which has the true value.
-        Ok(Some(before)) if !state.watermark(name).exists() => {
-            let noted = fs::write(state.watermark(name), before.to_string());
-            if noted.is_err() {
+        Ok(raised) => {
+            // What others have noted is older: after they have raised it, it is no longer what it was.
+            let noted = down::noted_watermark(state);
+            if let Some(before) = noted.or(raised)
+                && fs::write(state.watermark(name), before.to_string()).is_err()
+            {
                 warn(&format!(
                     "vm.watermark_scale_factor was {before}, and stays raised"
                 ));
             }
         }
-        Ok(Some(_)) => {}
         Err(error) => warn(&format!(
             "vm.watermark_scale_factor: not raised ({error}): if the whole machine runs short of memory \
              it may stall; limit the programs that swap with a memory cgroup"

@@ -8,6 +8,7 @@ mod attach;
 mod bad_input;
 mod bench;
 mod capture;
+mod cgroup;
 mod clients;
 mod compact;
 mod config;
@@ -23,4 +24,5 @@ mod support;
 #[cfg(feature = "tls")]
 mod tls;
 mod up;
+mod uses;
 mod vhost_user;
