@@ -133,7 +133,7 @@ pub(crate) fn same_filled(page: &[u8]) -> Option<u32> {
 ///
 /// Counts equal pairs among 256 bytes, in groups of 8 spread over the page. Random bytes have 127.5 of
 /// them, give or take 11.3; content in which a tenth of the bytes is alike has over twice as many. It
-/// stops as soon as there are more than random bytes have so far, which most pages show in 32 to 64
+/// stops as soon as there are more than random bytes have so far, which most pages show in 16 to 64
 /// bytes. Pages of two equal halves are seen through, other repetitions of random bytes not.
 #[must_use]
 pub(crate) fn looks_random(page: &[u8]) -> bool {
@@ -142,7 +142,7 @@ pub(crate) fn looks_random(page: &[u8]) -> bool {
     const GROUP: usize = 8;
     /// After how many groups to judge, and the pairs that random bytes do not have by then: more than 4.2
     /// standard deviations over their mean.
-    const JUDGE: [(u8, u32); 4] = [(4, 8), (8, 20), (16, 57), (32, 180)];
+    const JUDGE: [(u8, u32); 5] = [(2, 6), (4, 8), (8, 20), (16, 57), (32, 180)];
 
     let part_bytes = page.len() >> PARTS_BITS;
     let mut met = [0u8; 256];

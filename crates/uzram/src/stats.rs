@@ -88,6 +88,17 @@ impl Counters {
         self.cpus.current()[counter as usize].fetch_add(amount, Ordering::Relaxed);
     }
 
+    /// Adds to several at once; wraps around, so that less can be added too.
+    #[inline]
+    pub(crate) fn add_all<const N: usize>(&self, amounts: [(Counter, u64); N]) {
+        let cpu = self.cpus.current();
+        for (counter, amount) in amounts {
+            if amount != 0 {
+                cpu[counter as usize].fetch_add(amount, Ordering::Relaxed);
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn subtract(&self, counter: Counter, amount: u64) {
         self.add(counter, amount.wrapping_neg());

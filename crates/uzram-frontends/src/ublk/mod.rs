@@ -53,6 +53,8 @@
 mod bare;
 mod disk;
 mod execute;
+#[doc(hidden)]
+pub mod hostile;
 mod kernel;
 mod lifecycle;
 mod memory;

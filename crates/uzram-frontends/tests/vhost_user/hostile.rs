@@ -8,7 +8,7 @@ use uzram_frontends::vhost_user::client::{GUEST_BASE, Setup};
 use vhost::VhostBackend;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::device::Bytes as Device;
+use super::device::{Action, Bytes as Device};
 use super::requests::publish;
 use super::*;
 
@@ -155,28 +155,81 @@ fn data_outside_of_the_memory_is_an_error_and_nothing_is_stored() {
     let before_rings = GUEST_BASE - 512;
     for address in [0, before_rings, end - 511, end, u64::MAX - 511, u64::MAX] {
         for (kind, flags) in [(OUT, 0), (IN, WRITABLE)] {
-            let data = queue.data_at(2).0;
-            queue
-                .memory
-                .write_slice(&[0; 64], GuestAddress(data))
-                .unwrap();
-            queue.memory.write_obj(kind, GuestAddress(data)).unwrap();
-            put(queue, 0, data, 16, NEXT, 1);
-            put(queue, 1, address, 512, NEXT | flags, 2);
-            put(queue, 2, data + 32, 1, WRITABLE, 0);
-            let used: u16 = queue.memory.read_obj(GuestAddress(queue.used + 2)).unwrap();
-            publish(queue, 0);
-            until(|| {
-                let now: u16 = queue.memory.read_obj(GuestAddress(queue.used + 2)).unwrap();
-                now == used.wrapping_add(1)
-            });
-            let status: u8 = queue.memory.read_obj(GuestAddress(data + 32)).unwrap();
+            let status = status_of(queue, kind, address, flags);
             assert_eq!(status, IOERR, "{address:#x} {kind}");
         }
     }
     let stored = device.take_seen();
     let is_write = |seen: &_| matches!(seen, super::device::Seen::Write(..));
     assert!(!stored.iter().any(is_write), "{stored:?}");
+}
+
+/// What was under way for memory that has gone reaches neither the next one's nor the disk, and no address
+/// means anything but the memory that is lent now.
+#[test]
+fn who_comes_back_with_other_memory_is_served_from_that_alone() {
+    let device = Device::new(1 << 20);
+    let served = Served::new(device.clone());
+    let setup = Setup {
+        features: !(1 << 28),
+        ..Setup::default()
+    };
+    let (client, mut queues) = served.guest(setup);
+    assert_eq!(write(&mut queues[0], 0, &pattern(1, 4096)), OK);
+    let gone = queues[0].data_at(setup.queue_size - 1).0;
+    let entered = device.entered();
+    device.set_rule(|_| Action::Block);
+    queues[0].submit(0, IN, 0, Data::Taken(4096));
+    queues[0].kick();
+    until(|| device.entered() > entered);
+    drop((client, queues));
+    device.set_rule(|_| Action::Pass);
+    until(|| served.is_free());
+    let (mut client, queues) = served.guest(Setup {
+        queue_size: 16,
+        data_bytes: 4096,
+        ..setup
+    });
+    let queue = &queues[0];
+    let end = GUEST_BASE + client.file.metadata().unwrap().len();
+    assert!(gone >= end, "the next one's memory is shorter");
+    for (kind, flags) in [(OUT, 0), (IN, WRITABLE)] {
+        for address in [gone, end, end - 511] {
+            assert_eq!(status_of(queue, kind, address, flags), IOERR);
+        }
+        assert_eq!(status_of(queue, kind, end - 512, flags), OK);
+    }
+    let zero = vec![0; 4096];
+    for slot in 0..16 {
+        let mut data = zero.clone();
+        queue
+            .memory
+            .read_slice(&mut data, queue.data_at(slot))
+            .unwrap();
+        assert!(data[512..] == zero[512..], "slot {slot}");
+    }
+    let queue = &mut start_again(&mut client);
+    assert_eq!(write(queue, 8, &pattern(2, 4096)), OK);
+    assert_eq!(read(queue, 8, 4096), (OK, pattern(2, 4096)));
+    assert!(read(queue, 0, 4096).1[512..] == pattern(1, 4096)[512..]);
+}
+
+/// How a request for 512 bytes at `address` ends.
+fn status_of(queue: &Queue, kind: u32, address: u64, flags: u16) -> u8 {
+    let data = queue.data_at(2).0;
+    let used = || -> u16 { queue.memory.read_obj(GuestAddress(queue.used + 2)).unwrap() };
+    queue
+        .memory
+        .write_slice(&[0; 64], GuestAddress(data))
+        .unwrap();
+    queue.memory.write_obj(kind, GuestAddress(data)).unwrap();
+    put(queue, 0, data, 16, NEXT, 1);
+    put(queue, 1, address, 512, NEXT | flags, 2);
+    put(queue, 2, data + 32, 1, WRITABLE, 0);
+    let before = used();
+    publish(queue, 0);
+    until(|| used() == before.wrapping_add(1));
+    queue.memory.read_obj(GuestAddress(data + 32)).unwrap()
 }
 
 /// Descriptors over each other, over the rings, over the header: the guest harms itself alone.

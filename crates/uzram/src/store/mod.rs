@@ -303,39 +303,20 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         Ok(())
     }
 
-    /// Publishes `entry` with its object's checksum, then counts and frees what it replaced.
+    /// Publishes `entry` with its object's checksum, counts it, and frees what it replaced.
     fn publish(&self, guard: SlotGuard<'_, L>, entry: Entry, checksum: u32) {
         if let Some(cell) = self.checksum_cell(guard.index()) {
             cell.store(checksum, Ordering::Relaxed);
         }
-        self.count(&entry, Counters::add);
+        self.counters.add_all(counted(guard.entry(), &entry));
         if matches!(entry, Entry::Raw(_)) {
             self.counters.add(Counter::HugePagesSince, 1);
         }
-        let old = guard.publish(entry);
-        self.count(&old, Counters::subtract);
-        match old {
+        match guard.publish(entry) {
             Entry::Raw(handle) | Entry::Packed(handle) => {
                 self.pool.remove(handle);
             }
             Entry::Empty | Entry::Same(_) => {}
-        }
-    }
-
-    fn count(&self, entry: &Entry, change: impl Fn(&Counters, Counter, u64)) {
-        let change = |counter, amount| change(&self.counters, counter, amount);
-        if matches!(entry, Entry::Empty) {
-            return;
-        }
-        change(Counter::PagesStored, 1);
-        match entry {
-            Entry::Empty => {}
-            Entry::Same(_) => change(Counter::SamePages, 1),
-            Entry::Raw(handle) => {
-                change(Counter::HugePages, 1);
-                change(Counter::ComprDataBytes, handle.size_bytes() as u64);
-            }
-            Entry::Packed(handle) => change(Counter::ComprDataBytes, handle.size_bytes() as u64),
         }
     }
 
@@ -381,6 +362,24 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> fmt::Debug for Store<L, S> {
             .field("pool", &self.pool_name)
             .finish_non_exhaustive()
     }
+}
+
+/// How the counts of what is stored change when an entry replaces another one: mostly in the size alone.
+fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 4] {
+    let amounts = |entry: &Entry| match entry {
+        Entry::Empty => [0; 4],
+        Entry::Same(_) => [1, 1, 0, 0],
+        Entry::Raw(handle) => [1, 0, 1, handle.size_bytes() as u64],
+        Entry::Packed(handle) => [1, 0, 0, handle.size_bytes() as u64],
+    };
+    let (old, new) = (amounts(old), amounts(new));
+    let change = |counter, at: usize| (counter, new[at].wrapping_sub(old[at]));
+    [
+        change(Counter::PagesStored, 0),
+        change(Counter::SamePages, 1),
+        change(Counter::HugePages, 2),
+        change(Counter::ComprDataBytes, 3),
+    ]
 }
 
 #[cfg(all(test, not(uzram_shuttle)))]

@@ -33,7 +33,9 @@ impl Store {
                     cell.store(crc32fast::hash(store.pool.bytes(handle)), Ordering::Relaxed);
                 }
             }
-            store.count(guard.entry(), Counters::add);
+            store
+                .counters
+                .add_all(counted(&Entry::Empty, guard.entry()));
         }
         store.pool.adopted();
         Ok(store)

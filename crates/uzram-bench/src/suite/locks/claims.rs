@@ -10,9 +10,11 @@ use crate::suite::orderings::{Pairs, agreement, shown};
 
 const WHY_IOZONE: &str = "Each thread has pages of its own, so no two meet on an entry, and a lock that nobody holds costs some \
      ns of the microseconds of a page, whatever its kind. The table's lock costs its cache line, which each user \
-     takes from the last: little on 2 CPUs, more on many.";
+     takes from the last: little on 2 CPUs, more on many. In a profile on 2 CPUs (perf, cpu-clock, --quick) waits that \
+     outlast their spinning, futex and sched_yield, have at most 0.6 % of the samples of these tests.";
 const WHY_FIO: &str = "Jobs meet on entries, yet a writer holds one only to publish a word, and a reader for a copy. The holder \
-     could not be preempted there; here it can, and who spins for it yields after a while.";
+     could not be preempted there; here it can, and who spins for it yields after a while. In a profile on 2 CPUs \
+     (perf, cpu-clock, --quick) futex and sched_yield have 0.1 to 0.6 % of the samples of these tests.";
 const WHY_AMONG: &str = "Published as small differences, of which nothing was concluded.";
 
 /// The published orderings of a table, test by test, each pair by itself.
