@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
@@ -72,6 +73,25 @@ pub(crate) fn restrict_to(cpus: &[usize]) -> Result<()> {
     }
     let failed = |error| Error::io(format!("running on CPU {cpus:?}"), error);
     sched_setaffinity(None, &set).map_err(failed)
+}
+
+/// Lets all threads of another process, and those they start from now on, run on `cpus` only.
+pub(crate) fn restrict_process_to(pid: u32, cpus: &[usize]) -> Result<()> {
+    let folder = format!("/proc/{pid}/task");
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        set.set(cpu);
+    }
+    let failed = |error: std::io::Error| Error::io(&folder, error);
+    for task in fs::read_dir(&folder).map_err(failed)? {
+        let name = task.map_err(failed)?.file_name();
+        let task = name.to_str().and_then(|name| name.parse().ok());
+        if let Some(task) = task.and_then(Pid::from_raw) {
+            // A thread that has ended meanwhile needs no place to run.
+            let _ = sched_setaffinity(Some(task), &set);
+        }
+    }
+    Ok(())
 }
 
 /// Memory that the system can still give, in bytes; `None` where it does not say.

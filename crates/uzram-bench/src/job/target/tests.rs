@@ -103,9 +103,9 @@ fn an_nbd_export_gives_back_what_was_written() {
     assert_eq!(export.size_bytes(), size_bytes);
     export.make_fresh().unwrap();
     put_and_take(&export, Calls::Positioned, 4096, size_bytes / 2);
-    let large = job(Calls::Positioned, 512 << 10, 1 << 20);
+    let large = job(Calls::Positioned, 2 << 20, 4 << 20);
     let error = export.open(&large).err().unwrap().to_string();
-    assert!(error.contains("at most 256K over NBD"), "{error}");
+    assert!(error.contains("at most 1024K over NBD"), "{error}");
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::report::{Aim, Block, Findings, Measured, Ratio};
 use crate::sample::Series;
-use crate::suite::nbd::client::{Connection, DEPTH_MAX, Direction, Line, REQUEST_MAX_BYTES, Reply};
-use crate::suite::nbd::load::{Job, Worker, run_together};
+use crate::suite::nbd::client::{Connection, DEPTH_MAX, Direction, Line, Reply};
+use crate::suite::nbd::load::{FILL_BYTES, Job, Worker, run_together};
 use crate::suite::nbd::server::Server;
 use crate::suite::{Options, nbd};
 use crate::workload::Workload;
@@ -67,6 +67,7 @@ pub(super) fn run(options: &Options, algorithm: &str, findings: &mut Findings) -
             let job = |duration| Job {
                 pages: workload.input(),
                 direction,
+                read_bytes: PAGE_BYTES,
                 depth,
                 duration,
             };
@@ -153,7 +154,7 @@ impl GuestLine {
         let mut client = Client::connect(
             socket,
             Setup {
-                data_bytes: REQUEST_MAX_BYTES as u32,
+                data_bytes: FILL_BYTES as u32,
                 ..Setup::default()
             },
         )?;

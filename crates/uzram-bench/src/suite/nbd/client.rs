@@ -19,7 +19,7 @@ const REPLY_LIMIT: Duration = Duration::from_secs(30);
 /// fits the sockets' buffers, so that neither side can wait for the other to read.
 pub(crate) const DEPTH_MAX: usize = 32;
 /// Largest request, in bytes.
-pub(crate) const REQUEST_MAX_BYTES: usize = 256 << 10;
+pub(crate) const REQUEST_MAX_BYTES: usize = 1 << 20;
 /// Replies to options before ours is refused or acknowledged.
 const OPTION_REPLIES_MAX: usize = 64;
 /// Largest reply to an option, in bytes.
@@ -40,8 +40,8 @@ const INFO_EXPORT: u16 = 0;
 const CMD_READ: u16 = 0;
 const CMD_WRITE: u16 = 1;
 const CMD_DISC: u16 = 2;
-const REQUEST_BYTES: usize = 28;
-const REPLY_BYTES: usize = 16;
+pub(crate) const REQUEST_BYTES: usize = 28;
+pub(crate) const REPLY_BYTES: usize = 16;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,15 @@ impl Connection {
         })
     }
 
+    /// The socket, on which a write has begun of which `length` bytes at most are owed.
+    pub(crate) fn into_stream(mut self, length: u32) -> Result<UnixStream> {
+        self.request(CMD_WRITE, 0, 0, length);
+        self.send()?;
+        // The goodbye of this connection's end is payload of that write.
+        let stream = self.stream.try_clone();
+        stream.map_err(|error| Error::io("NBD server: socket", error))
+    }
+
     fn request(&mut self, command: u16, cookie: u64, offset: u64, length: u32) {
         let mut header = [0; REQUEST_BYTES];
         header[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -150,7 +159,9 @@ impl Line for Connection {
         take: &mut dyn FnMut(Reply<'_>) -> Result<()>,
     ) -> Result<()> {
         let failed = |error| Error::io("NBD server: receive", error);
-        self.incoming.copy_within(self.arrived.clone(), 0);
+        if self.arrived.start > 0 {
+            self.incoming.copy_within(self.arrived.clone(), 0);
+        }
         let mut end = self.arrived.len();
         end += read_some(&mut self.stream, &mut self.incoming[end..]).map_err(failed)?;
         let mut start = 0;

@@ -1,4 +1,4 @@
-//! The job: 4 KiB at random places, a fixed number in flight on each connection.
+//! The job: reads or writes at random places, a fixed number in flight on each connection.
 //!
 //! The writer remembers which page it put at each place, and every byte that a read brings is
 //! compared with it, within the measurement: a server that is fast and wrong is not fast. Each
@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
-use crate::suite::nbd::client::{DEPTH_MAX, Direction, Line, REQUEST_MAX_BYTES};
+use crate::suite::nbd::client::{DEPTH_MAX, Direction, Line};
+
+/// Bytes of a request when a disk is filled.
+pub(crate) const FILL_BYTES: usize = 256 << 10;
 
 /// What all connections write and read back, and how.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,8 @@ pub(crate) struct Job<'a> {
     /// Whole pages, in the order in which the device is filled.
     pub(crate) pages: &'a [u8],
     pub(crate) direction: Direction,
+    /// Bytes of a read, whole pages, at most [`super::client::REQUEST_MAX_BYTES`]; a write is one page.
+    pub(crate) read_bytes: usize,
     pub(crate) depth: usize,
     pub(crate) duration: Duration,
 }
@@ -34,13 +39,16 @@ pub(crate) struct Worker<L> {
     rng: Rng,
     slots: Vec<Slot>,
     busy: Vec<u32>,
+    /// Of the last job's requests, if it had one at a time, from sending to the whole reply.
+    latencies_ns: Vec<u64>,
 }
 
 /// A request in flight, at most [`DEPTH_MAX`] of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     in_flight: bool,
-    direction_is_read: bool,
+    /// Bytes that the reply brings: none of a write.
+    read_bytes: usize,
     place: u32,
     /// Told apart in the cookie, so that a late or doubled reply is noticed.
     sequence: u32,
@@ -70,14 +78,20 @@ impl<L: Line> Worker<L> {
             rng: Rng::new(part as u64 + 1),
             slots: vec![Slot::default(); DEPTH_MAX],
             busy: Vec::with_capacity(DEPTH_MAX),
+            latencies_ns: Vec::new(),
         })
+    }
+
+    /// How long each request of the last job took, in ns; empty unless its depth was 1.
+    pub(crate) fn latencies_ns(&self) -> &[u64] {
+        &self.latencies_ns
     }
 
     /// Writes every place once, in order, in large requests.
     pub(crate) fn fill(&mut self, pages: &[u8]) -> Result<()> {
         let pages_count = pages.len() / PAGE_BYTES;
-        let places_a_request = REQUEST_MAX_BYTES / PAGE_BYTES;
-        let mut data = Vec::with_capacity(REQUEST_MAX_BYTES);
+        let places_a_request = FILL_BYTES / PAGE_BYTES;
+        let mut data = Vec::with_capacity(FILL_BYTES);
         for first in (0..self.held.len()).step_by(places_a_request) {
             let end = (first + places_a_request).min(self.held.len());
             data.clear();
@@ -106,8 +120,10 @@ impl<L: Line> Worker<L> {
         let started = Instant::now();
         let deadline = started + job.duration;
         let mut operations = 0;
+        self.latencies_ns.clear();
         loop {
-            if Instant::now() < deadline {
+            let now = Instant::now();
+            if now < deadline {
                 self.issue(job)?;
             } else if self.busy.is_empty() {
                 return Ok(Done {
@@ -117,6 +133,9 @@ impl<L: Line> Worker<L> {
                 });
             }
             operations += self.collect(job.pages)?;
+            if job.depth == 1 && self.busy.is_empty() {
+                self.latencies_ns.push(now.elapsed().as_nanos() as u64);
+            }
         }
     }
 
@@ -127,12 +146,15 @@ impl<L: Line> Worker<L> {
             if self.slots[index].in_flight {
                 continue;
             }
-            let place = self.free_place();
+            let read_bytes = match job.direction {
+                Direction::Read => job.read_bytes,
+                Direction::Write => 0,
+            };
+            let place = self.free_place(read_bytes.max(PAGE_BYTES) / PAGE_BYTES);
             let sequence = self.slots[index].sequence.wrapping_add(1);
-            let direction_is_read = job.direction == Direction::Read;
             self.slots[index] = Slot {
                 in_flight: true,
-                direction_is_read,
+                read_bytes,
                 place,
                 sequence,
             };
@@ -140,7 +162,7 @@ impl<L: Line> Worker<L> {
             let cookie = cookie(index, sequence);
             let offset = self.base + u64::from(place) * PAGE_BYTES as u64;
             match job.direction {
-                Direction::Read => self.connection.read(cookie, offset, PAGE_BYTES),
+                Direction::Read => self.connection.read(cookie, offset, read_bytes),
                 Direction::Write => {
                     let page = self.rng.below(pages_count) as u32;
                     self.held[place as usize] = page;
@@ -153,10 +175,10 @@ impl<L: Line> Worker<L> {
         Ok(())
     }
 
-    /// A random place without a request in flight.
-    fn free_place(&mut self) -> u32 {
+    /// The first of `pages` places without a request in flight, at random.
+    fn free_place(&mut self, pages: usize) -> u32 {
         loop {
-            let place = self.rng.below(self.held.len()) as u32;
+            let place = (self.rng.below(self.held.len() / pages) * pages) as u32;
             // At most DEPTH_MAX of more places than that are busy, so this ends.
             if !self.busy.contains(&place) {
                 return place;
@@ -184,11 +206,7 @@ impl<L: Line> Worker<L> {
         let in_flight = slots.clone();
         let read_bytes = |cookie| {
             let (_, slot) = find(&in_flight, cookie)?;
-            Some(if slot.direction_is_read {
-                PAGE_BYTES
-            } else {
-                0
-            })
+            Some(slot.read_bytes)
         };
         connection.receive(&read_bytes, &mut |reply| {
             let found = find(&in_flight, reply.cookie).filter(|(index, _)| !answered[*index]);
@@ -198,12 +216,14 @@ impl<L: Line> Worker<L> {
                 ));
             };
             answered[index] = true;
-            let expected = page_at(pages, held[slot.place as usize]);
-            if slot.direction_is_read && reply.data != expected {
-                let offset = *base + u64::from(slot.place) * PAGE_BYTES as u64;
-                return Err(Error::Failed(format!(
-                    "NBD server: wrong data at offset {offset}"
-                )));
+            let places = slot.place..;
+            for (place, data) in places.zip(reply.data.chunks_exact(PAGE_BYTES)) {
+                if data != page_at(pages, held[place as usize]) {
+                    let offset = *base + u64::from(place) * PAGE_BYTES as u64;
+                    return Err(Error::Failed(format!(
+                        "NBD server: wrong data at offset {offset}"
+                    )));
+                }
             }
             busy.retain(|&place| place != slot.place);
             count += 1;

@@ -1,14 +1,18 @@
-//! Suite `nbd`: servers under load, 4 KiB at random places, over Unix sockets.
+//! Suite `nbd`: servers under load at random places, over Unix sockets.
 //!
 //! Every server is a process of its own, ours included; the load comes from this one. All of them
 //! run through the whole block with the same data, and get the load in slices in turn: a run is one
-//! slice each, and ratios are taken run by run. Nothing is pinned, as nobody pins a server and its
-//! clients apart; with as many connections as CPUs or more, the client takes its share of the CPUs
-//! from every server alike, which draws all ratios towards one.
+//! slice each, and ratios are taken run by run. Nothing is pinned under load, as nobody pins a server
+//! and its clients apart; with as many connections as CPUs or more, the client takes its share of the
+//! CPUs from every server alike, which draws all ratios towards one. Requests one at a time are timed
+//! one by one, with server and client on one CPU and on two: waking an idle CPU costs ten times as
+//! much as waking a busy one, so the two are not to be compared.
 
 pub(crate) mod client;
+mod latency;
 pub(crate) mod load;
 pub(crate) mod server;
+mod slow;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -16,7 +20,7 @@ use std::ffi::OsStr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::corpus::Corpus;
+use crate::corpus::{Corpus, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::peers::{Missing, Peer, nbdkit};
 use crate::progress::Progress;
@@ -28,8 +32,27 @@ use client::{Connection, Direction};
 use load::{Job, Worker};
 use server::Server;
 
-/// Requests in flight on each connection.
-const DEPTH: usize = 16;
+/// What is measured under load.
+const LOADS: [Load; 3] = [
+    Load {
+        name: "random-write",
+        direction: Direction::Write,
+        read_bytes: PAGE_BYTES,
+        depth: 32,
+    },
+    Load {
+        name: "random-read",
+        direction: Direction::Read,
+        read_bytes: PAGE_BYTES,
+        depth: 32,
+    },
+    Load {
+        name: "random-read-1m",
+        direction: Direction::Read,
+        read_bytes: 1 << 20,
+        depth: 4,
+    },
+];
 /// Connections at once.
 const CONNECTIONS: [usize; 2] = [1, 4];
 /// Distinct pages of the generated buffers: 64 MiB.
@@ -38,43 +61,79 @@ const FIO_PAGES: usize = 16_384;
 const WARM_UP: Duration = Duration::from_millis(200);
 const IOPS: &str = "iops";
 
+/// A kind of requests, so many of them in flight on each connection.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    name: &'static str,
+    direction: Direction,
+    read_bytes: usize,
+    depth: usize,
+}
+
+impl Load {
+    fn job<'a>(&self, pages: &'a [u8], duration: Duration) -> Job<'a> {
+        Job {
+            pages,
+            direction: self.direction,
+            read_bytes: self.read_bytes,
+            depth: self.depth,
+            duration,
+        }
+    }
+
+    fn case(&self, corpus: &str, connections: usize) -> String {
+        format!("{corpus}/{}-{connections}x{}", self.name, self.depth)
+    }
+
+    /// A codec is compared with what stores as much: lz4 with no compression, zstd with zstd.
+    fn aim(&self, subject: &str, peer: &str) -> Option<Aim> {
+        let is_large = self.read_bytes > PAGE_BYTES;
+        let limit = match (subject, peer, self.direction) {
+            ("uzram-lz4", "nbdkit-memory", Direction::Write) => 0.8,
+            ("uzram-lz4", "nbdkit-memory", Direction::Read) if is_large => 0.6,
+            ("uzram-lz4", "nbdkit-memory", Direction::Read) => 0.95,
+            ("uzram-zstd", "nbdkit-zstd", Direction::Write) => 5.0,
+            ("uzram-zstd", "nbdkit-zstd", Direction::Read) if !is_large => 1.6,
+            _ => return None,
+        };
+        Some(Aim::AtLeast(limit))
+    }
+}
+
 /// Runs the suite: one block for each corpus, and one for fio's half-compressible buffers.
 pub(crate) fn run(options: &Options, findings: &mut Findings) -> Result<()> {
     let fio = Corpus::fio(50, FIO_PAGES);
     let corpora: Vec<&Corpus> = options.corpora.iter().chain([&fio]).collect();
-    let mut progress = Progress::new(corpora.len() * CONNECTIONS.len() * 2);
+    let steps_a_corpus = CONNECTIONS.len() * LOADS.len() + latency::STEPS + 1;
+    let mut progress = Progress::new(corpora.len() * steps_a_corpus);
     let (peers, missing) = available_peers(options);
     findings.missing = missing;
     for corpus in corpora {
         let workload = Workload::new(corpus, options.quick)?;
         findings.blocks.push(Block {
             title: format!(
-                "{}: {} MiB device, 4 KiB random, depth {DEPTH} a connection, not pinned",
+                "{}: {} MiB device, random places, not pinned unless said",
                 corpus.name,
                 workload.bytes() >> 20
             ),
+            notes: vec!["N x D: N connections, D requests in flight on each".to_owned()],
             ..Block::default()
         });
+        let block = findings.blocks.last_mut().expect("it was just pushed");
         for connections in CONNECTIONS {
             let mut lines = Lines::start(options, &peers, &workload, connections, &mut progress)?;
-            for direction in [Direction::Write, Direction::Read] {
-                let name = format!("{}/{}", corpus.name, case_name(direction, connections));
-                let figures = lines.measure(direction, &name, options, &mut progress)?;
-                let block = findings.blocks.last_mut();
-                let block = block.expect("this corpus's block was pushed above");
-                record(&name, direction, &figures, workload.bytes() as u64, block);
+            for load in &LOADS {
+                let case = load.case(&corpus.name, connections);
+                let figures = lines.measure(load, &case, options, &mut progress)?;
+                record(load, &case, &figures, workload.bytes() as u64, block);
+            }
+            if connections == 1 {
+                latency::measure(&mut lines, &corpus.name, options, &mut progress, block)?;
+                slow::measure(&mut lines, &corpus.name, options, &mut progress, block)?;
             }
         }
     }
     Ok(())
-}
-
-fn case_name(direction: Direction, connections: usize) -> String {
-    let verb = match direction {
-        Direction::Read => "random-read",
-        Direction::Write => "random-write",
-    };
-    format!("{verb}-{connections}x{DEPTH}")
 }
 
 fn available_peers(options: &Options) -> (Vec<Peer>, Vec<Missing>) {
@@ -136,37 +195,38 @@ impl<'a> Lines<'a> {
     /// For every server its operations a second, one figure a run.
     fn measure(
         &mut self,
-        direction: Direction,
-        what: &str,
+        load: &Load,
+        case: &str,
         options: &Options,
         progress: &mut Progress,
     ) -> Result<Vec<(String, Series)>> {
         let schedule = options.schedule;
-        let slice = schedule.at_least / schedule.runs_min as u32;
-        let job = |duration| Job {
-            pages: self.workload.input(),
-            direction,
-            depth: DEPTH,
-            duration,
-        };
+        let slice = slice(options);
+        let pages = self.workload.input();
         for group in &mut self.workers {
-            load::run_together(group, job(WARM_UP))?;
+            load::run_together(group, load.job(pages, WARM_UP))?;
         }
         let mut series = vec![Series::default(); self.servers.len()];
         let started = Instant::now();
         for run in 0..schedule.runs_min {
             for position in 0..self.servers.len() {
                 options.stop.check()?;
-                progress.at(what, schedule.part(run, started.elapsed()));
+                progress.at(case, schedule.part(run, started.elapsed()));
                 // Another server starts each run.
                 let at = (position + run) % self.servers.len();
-                series[at].push(load::run_together(&mut self.workers[at], job(slice))?);
+                let rate = load::run_together(&mut self.workers[at], load.job(pages, slice))?;
+                series[at].push(rate);
             }
         }
         progress.step();
         let names = self.servers.iter().map(|server| server.variant.clone());
         Ok(names.zip(series).collect())
     }
+}
+
+/// How long a server has the load before it is another's turn.
+fn slice(options: &Options) -> Duration {
+    options.schedule.at_least / options.schedule.runs_min as u32
 }
 
 /// A server of ours in a process of its own, with these options besides.
@@ -197,15 +257,15 @@ fn variant(algorithm: &str) -> String {
 }
 
 fn record(
-    name: &str,
-    direction: Direction,
+    load: &Load,
+    case: &str,
     figures: &[(String, Series)],
     working_set_bytes: u64,
     block: &mut Block,
 ) {
     for (variant, series) in figures {
         block.results.extend(series.spread().map(|spread| Measured {
-            case: name.to_owned(),
+            case: case.to_owned(),
             variant: variant.clone(),
             metric: IOPS,
             unit: "IOPS",
@@ -214,26 +274,17 @@ fn record(
             pinned: None,
         }));
     }
-    let is_ours = |variant: &str| variant.starts_with(SUBJECT);
     for (peer, theirs) in figures.iter().filter(|(variant, _)| !is_ours(variant)) {
         for (subject, ours) in figures.iter().filter(|(variant, _)| is_ours(variant)) {
-            let aim = aim(subject, peer, direction);
+            let aim = load.aim(subject, peer);
             let sides = ((subject.as_str(), ours), (peer.as_str(), theirs));
             block
                 .ratios
-                .extend(Ratio::of(name, IOPS, sides.0, sides.1, aim));
+                .extend(Ratio::of(case, IOPS, sides.0, sides.1, aim));
         }
     }
 }
 
-/// A codec is compared with what stores as much: lz4 with no compression, zstd with zstd.
-fn aim(subject: &str, peer: &str, direction: Direction) -> Option<Aim> {
-    let limit = match (subject, peer, direction) {
-        ("uzram-lz4", "nbdkit-memory", Direction::Write) => 0.65,
-        ("uzram-lz4", "nbdkit-memory", Direction::Read) => 0.8,
-        ("uzram-zstd", "nbdkit-zstd", Direction::Write) => 5.0,
-        ("uzram-zstd", "nbdkit-zstd", Direction::Read) => 1.6,
-        _ => return None,
-    };
-    Some(Aim::AtLeast(limit))
+fn is_ours(variant: &str) -> bool {
+    variant.starts_with(SUBJECT)
 }

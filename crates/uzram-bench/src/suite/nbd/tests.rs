@@ -103,7 +103,7 @@ fn transmission(mut stream: UnixStream, fault: Fault) -> Option<()> {
             }
             _ => return None,
         }
-        let doubled = fault == Fault::RepliesTwice && length == PAGE_BYTES;
+        let doubled = fault == Fault::RepliesTwice && length <= 2 * PAGE_BYTES;
         pending.extend(std::iter::repeat_n(reply, if doubled { 2 } else { 1 }));
         if pending.len() >= 2 {
             answer(&mut stream, &mut pending)?;
@@ -161,6 +161,7 @@ fn load(fault: Fault, connections: usize) -> Result<f64> {
         let job = Job {
             pages: &pages,
             direction,
+            read_bytes: 2 * PAGE_BYTES,
             depth: 2,
             duration,
         };
@@ -218,13 +219,9 @@ fn ratios_pair_each_codec_with_each_peer_and_aim_where_they_store_alike() {
         ("nbdkit-zstd".to_owned(), series(10.0)),
     ];
     let mut block = Block::default();
-    record(
-        "c/random-write-1x16",
-        Direction::Write,
-        &figures,
-        1,
-        &mut block,
-    );
+    let load = &LOADS[0];
+    record(load, &load.case("c", 1), &figures, 1, &mut block);
+    assert_eq!(block.results[0].case, "c/random-write-1x32");
     assert_eq!(block.results.len(), 4);
     assert_eq!(block.ratios.len(), 4);
     let aims: Vec<_> = block
@@ -235,7 +232,7 @@ fn ratios_pair_each_codec_with_each_peer_and_aim_where_they_store_alike() {
     assert_eq!(aims.len(), 2);
     assert_eq!(
         (aims[0].spread.median, aims[0].aim),
-        (0.7, Some(Aim::AtLeast(0.65)))
+        (0.7, Some(Aim::AtLeast(0.8)))
     );
     assert_eq!(
         (aims[1].spread.median, aims[1].aim),

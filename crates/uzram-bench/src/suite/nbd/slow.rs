@@ -1,0 +1,157 @@
+//! A fast client beside many that send a byte now and then, in the handshake or within a request: what
+//! is left of its speed.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::report::{Aim, Block, Measured, Ratio};
+use crate::sample::Series;
+use crate::suite::Options;
+use crate::suite::nbd::client::Connection;
+use crate::suite::nbd::{IOPS, LOADS, Lines, WARM_UP, is_ours, load, slice};
+
+/// Clients that send slowly.
+const SLOW_CLIENTS: usize = 100;
+/// How often each of them sends its byte.
+const BYTE_EVERY: Duration = Duration::from_millis(100);
+/// Payload of the write that half of them never finish, in bytes.
+const WRITE_BYTES: u32 = 1 << 20;
+/// What the others say: client flags, and the head of a GO with more data than will ever come.
+const HELLO: &[u8; 20] = b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\x10\0";
+/// What the fast client keeps of its speed.
+const KEPT_MIN: f64 = 0.9;
+
+/// Measures the first of the servers, which is ours, with the first load.
+pub(super) fn measure(
+    lines: &mut Lines<'_>,
+    corpus: &str,
+    options: &Options,
+    progress: &mut Progress,
+    block: &mut Block,
+) -> Result<()> {
+    let Some(server) = lines
+        .servers
+        .first()
+        .filter(|server| is_ours(&server.variant))
+    else {
+        return Ok(());
+    };
+    let (socket, export, alone) = (
+        server.socket(),
+        server.export.clone(),
+        server.variant.clone(),
+    );
+    let load = &LOADS[0];
+    let case = format!("{}-beside-slow-clients", load.case(corpus, 1));
+    let pages = lines.workload.input();
+    let workers = &mut lines.workers[0];
+    load::run_together(workers, load.job(pages, WARM_UP))?;
+    let mut series = [Series::default(), Series::default()];
+    let (schedule, slice) = (options.schedule, slice(options));
+    let started = Instant::now();
+    for run in 0..schedule.runs_min {
+        for position in 0..2 {
+            options.stop.check()?;
+            progress.at(&case, schedule.part(run, started.elapsed()));
+            let is_beside = (position + run) % 2 == 1;
+            let rate = match is_beside {
+                true => beside(&socket, &export, || {
+                    load::run_together(workers, load.job(pages, slice))
+                })?,
+                false => load::run_together(workers, load.job(pages, slice))?,
+            };
+            series[usize::from(is_beside)].push(rate);
+        }
+    }
+    progress.step();
+    let beside = format!("{alone}-beside-{SLOW_CLIENTS}");
+    for (variant, series) in [&alone, &beside].into_iter().zip(&series) {
+        block.results.extend(series.spread().map(|spread| Measured {
+            case: case.clone(),
+            variant: variant.clone(),
+            metric: IOPS,
+            unit: "IOPS",
+            spread,
+            working_set_bytes: lines.workload.bytes() as u64,
+            pinned: None,
+        }));
+    }
+    let sides = ((beside.as_str(), &series[1]), (alone.as_str(), &series[0]));
+    let aim = Some(Aim::AtLeast(KEPT_MIN));
+    block
+        .ratios
+        .extend(Ratio::of(&case, IOPS, sides.0, sides.1, aim));
+    Ok(())
+}
+
+/// Does `work` while the slow clients are connected.
+fn beside<T>(socket: &Path, export: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let clients = (0..SLOW_CLIENTS).map(|number| Slow::open(socket, export, number % 2 == 0));
+    let mut clients = clients.collect::<Result<Vec<_>>>()?;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let dripping = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for client in &mut clients {
+                    client.drip()?;
+                    thread::sleep(BYTE_EVERY / SLOW_CLIENTS as u32);
+                }
+            }
+            Ok(())
+        });
+        let done = work();
+        is_over.store(true, Ordering::Relaxed);
+        let died = |_| {
+            Err(Error::Failed(
+                "a thread of slow clients panicked".to_owned(),
+            ))
+        };
+        dripping.join().unwrap_or_else(died)?;
+        done
+    })
+}
+
+/// A client that never gets to the end of what it says.
+struct Slow {
+    socket: PathBuf,
+    export: String,
+    is_shaking_hands: bool,
+    stream: UnixStream,
+    said_bytes: usize,
+}
+
+impl Slow {
+    fn open(socket: &Path, export: &str, is_shaking_hands: bool) -> Result<Slow> {
+        let stream = match is_shaking_hands {
+            true => UnixStream::connect(socket)
+                .map_err(|error| Error::io("NBD server: slow client", error))?,
+            false => Connection::open(socket, export)?.into_stream(WRITE_BYTES)?,
+        };
+        Ok(Slow {
+            socket: socket.to_owned(),
+            export: export.to_owned(),
+            is_shaking_hands,
+            stream,
+            said_bytes: 0,
+        })
+    }
+
+    /// Sends a byte; a client that has been hung up on, as it must be in the end, comes again.
+    fn drip(&mut self) -> Result<()> {
+        let byte = match self.is_shaking_hands {
+            true => HELLO.get(self.said_bytes).copied().unwrap_or(0),
+            false => 0,
+        };
+        self.said_bytes += 1;
+        if self.stream.write_all(&[byte]).is_err() {
+            *self = Slow::open(&self.socket, &self.export, self.is_shaking_hands)?;
+        }
+        Ok(())
+    }
+}
