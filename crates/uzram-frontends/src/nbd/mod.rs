@@ -105,25 +105,28 @@
 //! helpers, once awake, contend for the queue, the reply lock and the compression streams.
 //!
 //! *The receiver moves* (chosen). The right to receive, with the buffer of bytes not yet decoded, is
-//! a value that one worker owns at a time. Its owner receives as much as there is in one call, carries
-//! out the requests in place, gathers the replies in one buffer and sends that in one call. There is
-//! no queue: the socket is the queue. Only when what is at hand is worth a wake-up does the owner
-//! hand the receiver over and go on with its part alone:
+//! a value that one worker owns at a time. There is no queue: the socket is the queue. Its owner
+//! receives about as much as takes 50 us, lays the receiver down with what is behind that, carries
+//! its turn out in place, gathers the replies in one buffer and sends that in one call. Then it
+//! takes the receiver up again, unless another worker has come by meanwhile. Laying it down costs
+//! next to nothing; waking somebody to take it is what must be worth it:
 //!
-//! - a large request (64 KiB of payload, 16 MiB of range): the bytes behind it go with the receiver,
-//!   so whatever follows overtakes it;
-//! - a batch that has taken 50 us and will take as long again: half of what is left is given to a
-//!   helper, and taken back if none came in time.
+//! - a large request (64 KiB of payload, 16 MiB of range): whatever follows overtakes it;
+//! - 100 us of small requests that have come, at what the last ones cost, while fewer threads of the
+//!   server work than there are CPUs.
 //!
-//! Whoever is done and finds the receiver free takes it, awake as it is. So lz4 at queue depth 16
-//! runs on one thread without a wake-up, zstd spreads to the other CPU, and a 1 MiB write holds up
-//! nothing. Replies are sent when 25 us have passed or 64 KiB are gathered, so that the client never
-//! waits for a whole batch. A receiver that finds nothing looks again for up to 30 us, yielding its
-//! CPU, before it sleeps; on a busy machine, where that is in vain, it learns to sleep at once.
-//! Buffers stay with their workers or are exchanged: in the steady state nothing is allocated.
+//! So cheap requests stay on one thread without a wake-up, dear ones spread to the other CPUs, whose
+//! workers stay awake as long as there is something to receive, and a 1 MiB write holds up nothing.
+//! A receiver that finds nothing looks again for up to 30 us, yielding its CPU, before it sleeps; on
+//! a busy machine, where that is in vain, it learns to sleep at once. Buffers stay with their
+//! workers or are exchanged: in the steady state nothing is allocated.
+//!
+//! *Halving a batch* (tried before). The owner received as much as there was and, having worked for
+//! 50 us, gave half of the rest to a helper, taking it back if none came in time: a sixth of the
+//! server's time went into waking helpers that were put to sleep again.
 //!
 //! What a small request may cost its connection: one that blocks inside the device holds up the
-//! batch behind it, since it was not worth a wake-up beforehand. Devices are expected to take
+//! turn behind it, since it was not worth a wake-up beforehand. Devices are expected to take
 //! microseconds for a small request.
 //!
 //! The protocol itself (`wire`, `handshake`, `transmission`, and [`Session`] over both) does no I/O.

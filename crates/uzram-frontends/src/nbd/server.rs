@@ -13,7 +13,7 @@ use uzram::{Error, ErrorKind, Result};
 
 use super::Limits;
 use super::budget::Budget;
-use super::connection::Connection;
+use super::connection::{Connection, Crew};
 use super::endpoint::{Endpoint, Listener};
 use super::export::Exports;
 use super::handshake::{Agreement, Handshake, Security, Step};
@@ -52,6 +52,7 @@ struct Shared {
     limits: Limits,
     /// Memory for large payloads, of all clients together.
     budget: Arc<Budget>,
+    crew: Arc<Crew>,
     tls: Option<Tls>,
     security: Security,
     /// Readable once the server stops.
@@ -106,6 +107,7 @@ impl Server {
             exports,
             limits,
             budget: Arc::new(Budget::new(limits.buffered_bytes_max)),
+            crew: Arc::default(),
             tls: None,
             security: Security::Plain,
             stop,
@@ -360,9 +362,12 @@ impl Client {
                 .clients()
                 .users
                 .insert(self.id, User { export, peer });
-            let (socket, budget) = (Arc::clone(&self.socket), Arc::clone(&self.shared.budget));
-            let limits = self.shared.limits;
-            Connection::serve(socket, agreement, limits, budget, name, &received);
+            let (socket, limits) = (Arc::clone(&self.socket), self.shared.limits);
+            let shared = (
+                Arc::clone(&self.shared.budget),
+                Arc::clone(&self.shared.crew),
+            );
+            Connection::serve(socket, agreement, limits, shared, name, &received);
         }
         self.socket.finish();
     }

@@ -90,6 +90,11 @@ impl Socket {
         }
     }
 
+    /// Bytes that have come and are not received, as far as the system knows.
+    pub fn pending_bytes(&self) -> usize {
+        rustix::io::ioctl_fionread(&self.fd).map_or(0, |bytes| bytes as usize)
+    }
+
     /// Waits until something can be received, the client has gone or `timeout` has passed (`None`:
     /// for ever); `false` on a timeout.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {

@@ -1,9 +1,11 @@
 //! One connection in the transmission phase: who receives, who works, who sends.
 //!
-//! The receiver (an [`Input`]) exists once and is owned by the worker that leads. Locks: `state` for
+//! The receiver (an [`Input`]) exists once: it is owned by the worker that leads, or lies in `state` for
+//! the next one. Locks: `state` for
 //! the receiver's place and the counts, never held across I/O or device work; `writer` for the
 //! sending side, held while one worker's replies go out. They are never held together.
 
+mod crew;
 mod pace;
 mod worker;
 
@@ -16,6 +18,7 @@ use super::export::Lease;
 use super::handshake::Agreement;
 use super::socket::Socket;
 use super::transmission::{Input, Rules};
+pub(crate) use crew::Crew;
 use worker::Worker;
 
 #[derive(Debug)]
@@ -25,10 +28,11 @@ pub(crate) struct Connection {
     rules: Rules,
     limits: Limits,
     budget: Arc<Budget>,
+    crew: Arc<Crew>,
     name: String,
     state: Mutex<State>,
-    /// The receiver is free, there is a batch, or the connection has ended.
-    work_given: Condvar,
+    /// Somebody is called to take the receiver, or the connection has ended.
+    called: Condvar,
     /// Bytes in flight became fewer, or the connection has ended.
     bytes_freed: Condvar,
     writer: Mutex<()>,
@@ -37,11 +41,7 @@ pub(crate) struct Connection {
 #[derive(Debug, Default)]
 struct State {
     receiver: Option<Input>,
-    /// Whole small requests that the leader gives away.
-    batch: Option<Input>,
-    /// Empty buffers for the next batches, so that none is made for each.
-    empty: Option<Input>,
-    /// Workers that wait for the receiver or a batch.
+    /// Workers that wait for the receiver.
     waiting: usize,
     workers: usize,
     /// No more requests are received.
@@ -58,7 +58,7 @@ impl Connection {
         socket: Arc<Socket>,
         agreement: Agreement,
         limits: Limits,
-        budget: Arc<Budget>,
+        (budget, crew): (Arc<Budget>, Arc<Crew>),
         name: &str,
         received: &[u8],
     ) {
@@ -72,13 +72,14 @@ impl Connection {
             lease: agreement.lease,
             limits,
             budget,
+            crew,
             name: name.to_owned(),
             state: Mutex::new(State {
                 receiver: Some(input),
                 workers: 1,
                 ..State::default()
             }),
-            work_given: Condvar::new(),
+            called: Condvar::new(),
             bytes_freed: Condvar::new(),
             writer: Mutex::new(()),
         });
@@ -90,26 +91,19 @@ impl Connection {
         }
     }
 
-    /// Gives the receiver to a worker that waits, or to a new one.
-    fn hand_over(self: &Arc<Self>, receiver: Input) {
+    /// Lays the receiver down for the next worker that looks for work; `is_worth_a_call`: one that
+    /// waits, or a new one, is called to take it now.
+    fn hand_over(self: &Arc<Self>, receiver: Input, is_worth_a_call: bool) {
         let mut state = self.lock();
         state.receiver = Some(receiver);
-        self.call_worker(state);
-    }
-
-    /// Gives `batch` to a worker that waits, or to a new one; returns an empty buffer in exchange.
-    /// There is no batch yet: the leader, who alone gives batches, takes back what nobody took.
-    fn give_batch(self: &Arc<Self>, batch: Input) -> Input {
-        let mut state = self.lock();
-        state.batch = Some(batch);
-        let empty = state.empty.take().unwrap_or_default();
-        self.call_worker(state);
-        empty
+        if is_worth_a_call {
+            self.call_worker(state);
+        }
     }
 
     fn call_worker(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.waiting > 0 {
-            self.work_given.notify_one();
+            self.called.notify_one();
             return;
         }
         if state.ended || state.workers >= self.limits.workers_per_connection_max {
@@ -128,18 +122,10 @@ impl Connection {
         }
     }
 
-    fn has_helper(&self) -> bool {
-        let state = self.lock();
-        if state.batch.is_some() {
-            return false;
-        }
-        state.waiting > 0 || state.workers < self.limits.workers_per_connection_max
-    }
-
     /// Receives no more; requests under way are still answered.
     fn end(&self) {
         self.lock().ended = true;
-        self.work_given.notify_all();
+        self.called.notify_all();
         self.bytes_freed.notify_all();
     }
 

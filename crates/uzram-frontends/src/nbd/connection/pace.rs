@@ -1,37 +1,60 @@
-//! How a batch of small requests gets on: when to send replies, when to share what is left.
+//! How small requests get on: how many are a turn, when to send replies, when to call another worker.
 
 use std::time::{Duration, Instant};
 
 use crate::nbd::wire::REPLY_BYTES;
 
-/// Replies are sent at the latest when the oldest has waited this long: a client with a full queue
-/// then goes on while the rest of the batch is worked on.
-const REPLY_DELAY_MAX: Duration = Duration::from_micros(25);
+/// What a worker takes upon itself at a time; the rest is for whoever comes by. Waking a thread costs
+/// some 4 us on a busy CPU and 70 us of latency on an idle one.
+const TURN: Duration = Duration::from_micros(50);
+/// Another worker is called if what is left will take this long.
+const CALL_AFTER: Duration = Duration::from_micros(100);
+/// Replies are sent at the latest when the oldest has waited this long: a turn and a little, so that it
+/// matters only for requests that were thought cheaper.
+const REPLY_DELAY_MAX: Duration = Duration::from_micros(60);
 /// Replies that are gathered before they are sent, in bytes.
 const REPLY_GATHER_BYTES: usize = 64 << 10;
-/// A batch that has taken this long, and will take as long again, is shared: waking a thread costs
-/// some 4 us on a busy CPU and 70 us of latency on an idle one.
-const SHARE_AFTER: Duration = Duration::from_micros(50);
+/// What a request is taken to cost before the first is done, and how many bytes it has.
+const COST_AT_FIRST: Duration = Duration::from_micros(2);
+const REQUEST_BYTES_AT_FIRST: usize = 4096;
+/// No request is taken to cost more, so that one that blocked is soon forgotten.
+const COST_MAX: Duration = Duration::from_millis(1);
+/// Bytes that are received at once: at least these, so that no call is made for next to nothing, and
+/// at most half of a CPU's L2, some 30 writes of 4 KiB.
+const RECEIVE_BYTES_MIN: usize = 20 << 10;
+pub(super) const RECEIVE_BYTES_MAX: usize = 128 << 10;
 
-/// How a batch gets on: when to send, when to share.
+/// How a worker's turn gets on, and what its requests cost of late.
 pub(super) struct Pace {
     started: Instant,
     sent: Instant,
     now: Instant,
     done: u32,
-    share_after: Duration,
+    bytes: usize,
+    cost: Duration,
+    request_bytes: usize,
 }
 
 impl Pace {
-    pub fn start() -> Pace {
+    pub fn new() -> Pace {
         let now = Instant::now();
         Pace {
             started: now,
             sent: now,
             now,
             done: 0,
-            share_after: SHARE_AFTER,
+            bytes: 0,
+            cost: COST_AT_FIRST,
+            request_bytes: REQUEST_BYTES_AT_FIRST,
         }
+    }
+
+    /// A turn of requests begins that have come in `bytes`.
+    pub fn turn_begins(&mut self, bytes: usize) {
+        let now = Instant::now();
+        (self.started, self.sent, self.now) = (now, now, now);
+        self.done = 0;
+        self.bytes = bytes;
     }
 
     pub fn request_done(&mut self) {
@@ -48,17 +71,88 @@ impl Pace {
         due
     }
 
-    pub fn is_slow(&self) -> bool {
-        self.now - self.started >= self.share_after
+    /// Learns what the requests of this turn were like.
+    pub fn turn_ends(&mut self) {
+        if self.done > 0 {
+            self.learn(self.now - self.started);
+        }
     }
 
-    pub fn is_worth_sharing(&self, requests: usize) -> bool {
-        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
-        let per_request = (self.now - self.started) / self.done.max(1);
-        requests >= 2 && per_request.saturating_mul(requests) >= SHARE_AFTER
+    fn learn(&mut self, taken: Duration) {
+        let cost = (taken / self.done).min(COST_MAX);
+        self.cost = (self.cost * 3 + cost) / 4;
+        self.request_bytes = (self.bytes / self.done as usize).max(1);
     }
 
-    pub fn put_off(&mut self) {
-        self.share_after += SHARE_AFTER;
+    /// Requests that make up a turn, one at least.
+    pub fn requests_a_turn(&self) -> usize {
+        (TURN.as_nanos() / self.cost.as_nanos().max(1)).max(1) as usize
+    }
+
+    /// How much to receive where a request of `bytes` is awaited: what makes up a turn, and more than
+    /// one such request.
+    pub fn receive_bytes(&self, bytes: usize) -> usize {
+        let turn = self.requests_a_turn().saturating_mul(self.request_bytes);
+        let wanted = turn.max(RECEIVE_BYTES_MIN).max(2 * bytes + 1);
+        wanted.min(RECEIVE_BYTES_MAX)
+    }
+
+    /// Whether `bytes` of requests are worth waking a thread.
+    pub fn is_worth_a_call(&self, bytes: usize) -> bool {
+        let requests = u32::try_from(bytes / self.request_bytes).unwrap_or(u32::MAX);
+        self.cost.saturating_mul(requests) >= CALL_AFTER
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After many requests of so many bytes and so many microseconds.
+    fn used_to(bytes: usize, cost_us: u64) -> Pace {
+        let mut pace = Pace::new();
+        for _ in 0..50 {
+            (pace.done, pace.bytes) = (4, 4 * bytes);
+            pace.learn(Duration::from_micros(4 * cost_us));
+        }
+        pace
+    }
+
+    #[test]
+    fn a_turn_is_as_many_requests_as_fit_its_time_and_one_at_least() {
+        assert!((4..=5).contains(&used_to(4124, 10).requests_a_turn()));
+        assert!((49..=51).contains(&used_to(28, 1).requests_a_turn()));
+        assert_eq!(used_to(4124, 300).requests_a_turn(), 1);
+        assert!(used_to(28, 0).requests_a_turn() > 1000);
+    }
+
+    #[test]
+    fn what_is_received_is_a_turn_within_bounds() {
+        assert_eq!(used_to(4124, 40).receive_bytes(28), RECEIVE_BYTES_MIN);
+        assert_eq!(used_to(28, 1).receive_bytes(28), RECEIVE_BYTES_MIN);
+        assert_eq!(used_to(4124, 1).receive_bytes(4124), RECEIVE_BYTES_MAX);
+        let between = used_to(4124, 5).receive_bytes(4124);
+        assert!((9 * 4124..=11 * 4124).contains(&between), "{between}");
+        // An incomplete request does not come in a call of its own.
+        assert!(used_to(4124, 40).receive_bytes(16 << 10) > 32 << 10);
+        assert_eq!(used_to(4124, 40).receive_bytes(1 << 20), RECEIVE_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_thread_is_called_for_as_much_work_as_that_is_worth() {
+        let dear = used_to(4124, 10);
+        assert!(!dear.is_worth_a_call(8 * 4124) && dear.is_worth_a_call(11 * 4124));
+        assert!(!used_to(28, 1).is_worth_a_call(32 * 28));
+        assert!(!used_to(28, 0).is_worth_a_call(0));
+    }
+
+    #[test]
+    fn a_request_that_blocked_is_soon_forgotten() {
+        let mut pace = used_to(4124, 10);
+        (pace.done, pace.bytes) = (1, 4124);
+        pace.learn(Duration::from_secs(60));
+        assert!(pace.cost < COST_MAX);
+        (0..30).for_each(|_| pace.learn(Duration::from_micros(10)));
+        assert!(pace.requests_a_turn() >= 4);
     }
 }

@@ -1,17 +1,15 @@
-//! A thread of a connection: it receives and carries out, or helps.
+//! A thread of a connection: it receives, lays the receiver down and carries out what it has.
 
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::pace::Pace;
+use super::pace::{Pace, RECEIVE_BYTES_MAX};
 use super::{Charge, Connection};
 use crate::nbd::socket::{RATE_MIN, Received};
 use crate::nbd::transmission::{self, Command, Input, Next, Output, Request};
 use crate::patience::Patience;
 
-/// Receive buffer of a worker at rest, in bytes: some 30 writes of 4 KiB, and half of a CPU's L2.
-const BUFFER_BYTES: usize = 128 << 10;
 /// Memory that a worker keeps for the next large request, in bytes, until it has been idle.
 const BUFFER_RETAINED_BYTES: usize = (2 << 20) + 4096;
 /// Payloads from this size on are large: while one worker carries the request out (some 100 us of
@@ -29,10 +27,11 @@ pub(super) struct Worker {
     connection: Arc<Connection>,
     /// The connection's first thread, which stays until the end.
     is_first: bool,
-    /// Buffer to give away with the rest of the input.
+    /// Buffer to lay down with what is behind a turn.
     spare: Input,
     output: Output,
     patience: Patience,
+    pace: Pace,
     /// Bytes received since the connection began to drain.
     drained_bytes: usize,
 }
@@ -45,95 +44,75 @@ impl Worker {
             spare: Input::default(),
             output: Output::default(),
             patience: Patience::default(),
+            pace: Pace::new(),
             drained_bytes: 0,
         }
     }
 
     pub fn run(mut self) {
         let _hang_up = HangUpOnPanic(Arc::clone(&self.connection));
-        while let Some(work) = self.take_work() {
-            match work {
-                Work::Lead(receiver) => self.lead(receiver),
-                Work::Help(batch) => self.help(batch),
-            }
+        while let Some(receiver) = self.take_receiver() {
+            self.lead(receiver);
         }
     }
 
-    /// Waits for work; `None` when this worker shall leave.
-    fn take_work(&mut self) -> Option<Work> {
+    /// Waits for the receiver; `None` when this worker shall leave.
+    fn take_receiver(&mut self) -> Option<Input> {
         let connection = Arc::clone(&self.connection);
         let mut is_idle = false;
         let mut state = connection.lock();
         loop {
-            // A batch was received before the end, and is answered.
-            if let Some(batch) = state.batch.take() {
-                state
-                    .empty
-                    .get_or_insert_with(|| std::mem::take(&mut self.spare));
-                return Some(Work::Help(batch));
-            }
             if state.ended {
                 return None;
             }
             if let Some(receiver) = state.receiver.take() {
-                return Some(Work::Lead(receiver));
+                return Some(receiver);
             }
             state.waiting += 1;
-            let free = &connection.work_given;
+            let called = &connection.called;
             let timed_out;
             (state, timed_out) = if is_idle {
                 (
-                    free.wait(state).unwrap_or_else(PoisonError::into_inner),
+                    called.wait(state).unwrap_or_else(PoisonError::into_inner),
                     false,
                 )
             } else {
-                let wait = free.wait_timeout(state, IDLE_AFTER);
+                let wait = called.wait_timeout(state, IDLE_AFTER);
                 let (state, wait) = wait.unwrap_or_else(PoisonError::into_inner);
                 (state, wait.timed_out())
             };
             state.waiting -= 1;
-            if timed_out && state.receiver.is_none() && state.batch.is_none() {
+            if timed_out && state.receiver.is_none() {
                 if !self.is_first {
                     state.workers -= 1;
                     return None;
                 }
                 is_idle = true;
-                state.empty = None;
                 self.spare.shrink(0);
                 self.output.shrink(0);
             }
         }
     }
 
-    /// Receives and carries out requests until the receiver is handed over or the client leaves.
+    /// Receives until there are requests, hands the receiver on and carries them out.
     fn lead(&mut self, mut input: Input) {
         let rules = self.connection.rules;
         let mut charge = None;
-        let mut pace = Pace::start();
         let mut begun = None;
         loop {
             match input.next(&rules) {
                 Next::Request(request) if is_large(&request) => {
-                    self.carry_out_large(input, &request, charge);
-                    break;
+                    return self.carry_out_large(input, &request, charge);
                 }
-                Next::Request(request) => {
-                    if !self.carry_out(&request, &mut input, &mut pace) {
-                        break;
-                    }
-                    if pace.is_slow() {
-                        self.share(&mut input, &mut pace);
-                    }
-                }
+                Next::Request(_) => return self.carry_out_turn(input),
                 Next::Refused(refusal) => {
                     transmission::refuse(&refusal, rules.framing, &mut self.output);
                 }
                 Next::Incomplete { bytes } => {
                     if !self.flush() {
-                        break;
+                        return;
                     }
-                    self.take_batch_back();
-                    if bytes > BUFFER_BYTES && charge.is_none() {
+                    if bytes > RECEIVE_BYTES_MAX && charge.is_none() {
                         charge = self.connection.charge(bytes);
                     }
                     if !input.is_within_a_request() {
@@ -142,53 +121,53 @@ impl Worker {
                         begun = Some(Instant::now());
                     }
                     if !self.receive(&mut input, bytes, begun) {
-                        self.connection.end();
-                        break;
+                        return self.connection.end();
                     }
-                    pace = Pace::start();
                 }
                 Next::Disconnect | Next::Violation => {
                     self.flush();
-                    self.connection.end();
-                    break;
+                    return self.connection.end();
                 }
             }
         }
-        self.take_batch_back();
     }
 
-    /// Carries out a batch that the leader gave away.
-    fn help(&mut self, mut batch: Input) {
-        let mut pace = Pace::start();
-        let rules = self.connection.rules;
-        while let Next::Request(request) = batch.next(&rules) {
-            if !self.carry_out(&request, &mut batch, &mut pace) {
+    /// Carries out small requests at the front of `input`, a turn of them, after laying down the
+    /// receiver with what is behind them for whoever comes by first.
+    fn carry_out_turn(&mut self, mut input: Input) {
+        let connection = Arc::clone(&self.connection);
+        let rules = connection.rules;
+        let is_small = |request: &Request| !is_large(request);
+        let (_, bytes) = input.run_of(self.pace.requests_a_turn(), &rules, is_small);
+        let mut rest = std::mem::take(&mut self.spare);
+        if !input.split_off(bytes, &mut rest) {
+            // No memory for a second buffer: the client loses its connection, not its data.
+            return connection.abort();
+        }
+        let _working = connection.crew.begin();
+        self.lay_down(rest);
+        self.pace.turn_begins(bytes);
+        while let Next::Request(request) = input.next(&rules) {
+            self.execute(&request, &input);
+            input.consume(&request);
+            self.pace.request_done();
+            if self.pace.replies_are_due(self.output.pending().len()) && !self.flush() {
                 return;
             }
         }
+        self.pace.turn_ends();
         self.flush();
-        self.spare = batch;
+        self.spare = input;
     }
 
-    /// The leader's own help, where no other worker came in time.
-    fn take_batch_back(&mut self) {
-        let mut state = self.connection.lock();
-        let Some(batch) = state.batch.take() else {
-            return;
+    /// Gives the receiver up; calls somebody to take it only if that is worth waking a thread.
+    fn lay_down(&self, receiver: Input) {
+        let connection = &self.connection;
+        let is_worth_a_call = connection.crew.has_room() && {
+            let bytes = receiver.unread() + connection.socket.pending_bytes();
+            self.pace.is_worth_a_call(bytes)
         };
-        state
-            .empty
-            .get_or_insert_with(|| std::mem::take(&mut self.spare));
-        drop(state);
-        self.help(batch);
-    }
-
-    /// Carries out the small request at the front of `input`; `false` if the client has gone.
-    fn carry_out(&mut self, request: &Request, input: &mut Input, pace: &mut Pace) -> bool {
-        self.execute(request, input);
-        input.consume(request);
-        pace.request_done();
-        !pace.replies_are_due(self.output.pending().len()) || self.flush()
+        connection.hand_over(receiver, is_worth_a_call);
     }
 
     /// Carries out the large request at the front of `input`, which this worker leads, after
@@ -203,10 +182,12 @@ impl Worker {
             // No memory for a second buffer: the client loses its connection, not its data.
             return self.connection.abort();
         }
-        self.connection.hand_over(rest);
+        let connection = Arc::clone(&self.connection);
+        let _working = connection.crew.begin();
+        connection.hand_over(rest, true);
         let reply_bytes = request.reply_payload_bytes();
         let charge = match charge {
-            None if reply_bytes > BUFFER_BYTES => self.connection.charge(reply_bytes),
+            None if reply_bytes > RECEIVE_BYTES_MAX => self.connection.charge(reply_bytes),
             charge => charge,
         };
         self.execute(request, &input);
@@ -220,30 +201,6 @@ impl Worker {
         self.output.shrink(retained_bytes);
         self.spare = input;
         drop(charge);
-    }
-
-    /// Gives half of the whole requests at the front of `input` to a helper, if that is worth it.
-    fn share(&mut self, input: &mut Input, pace: &mut Pace) {
-        // Large requests stay with the receiver: whoever carries one out hands the receiver on.
-        let is_small = |request: &Request| !is_large(request);
-        let rules = self.connection.rules;
-        let has_helper = self.connection.has_helper();
-        let requests = if has_helper {
-            input.run_of(usize::MAX, &rules, is_small).0
-        } else {
-            0
-        };
-        pace.put_off();
-        if !pace.is_worth_sharing(requests) {
-            return;
-        }
-        let (_, bytes) = input.run_of(requests / 2, &rules, is_small);
-        let mut batch = std::mem::take(&mut self.spare);
-        if !input.move_front(bytes, &mut batch) {
-            self.spare = batch;
-            return;
-        }
-        self.spare = self.connection.give_batch(batch);
     }
 
     fn execute(&mut self, request: &Request, input: &Input) {
@@ -278,7 +235,8 @@ impl Worker {
         let connection = Arc::clone(&self.connection);
         let started = Instant::now();
         loop {
-            let Some(room) = input.room(bytes, BUFFER_BYTES) else {
+            let base = self.pace.receive_bytes(bytes);
+            let Some(room) = input.room(bytes, base) else {
                 return false;
             };
             match connection.socket.receive(room) {
@@ -335,12 +293,6 @@ impl Worker {
         self.drained_bytes += length;
         self.drained_bytes <= DRAIN_BYTES_MAX
     }
-}
-
-/// What a worker is given.
-enum Work {
-    Lead(Input),
-    Help(Input),
 }
 
 /// A device that panics must not leave the client and the other workers waiting.

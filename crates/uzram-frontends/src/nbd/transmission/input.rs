@@ -159,18 +159,6 @@ impl Input {
         true
     }
 
-    /// Moves the first `bytes` unread bytes, whole requests, to `front`, which must be empty;
-    /// `false`, and nothing changed, if there is no memory.
-    pub fn move_front(&mut self, bytes: usize, front: &mut Input) -> bool {
-        debug_assert!(front.unread() == 0 && front.refused.is_none() && self.refused.is_none());
-        let end = self.start + bytes;
-        if !front.append(&self.buffer[self.start..end]) {
-            return false;
-        }
-        self.start = end;
-        true
-    }
-
     /// How many of the next requests, at most `max`, are whole, accepted and `wanted`, and their
     /// bytes.
     pub fn run_of(
