@@ -96,6 +96,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         if compactor.rounds_left == 0 {
             compactor.rounds_left = ROUNDS_MAX;
             compactor.is_fruitless = false;
+            compactor.mover = Mover::default();
         }
         if compactor.is_running() {
             self.step(compactor);
@@ -128,6 +129,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         if !self.is_sparse(&mut compactor) {
             return false;
         }
+        compactor.mover = Mover::default();
         let has_begun = self.begin_compacting(&mut compactor).unwrap_or(false);
         if !has_begun {
             compactor.hopeless_bytes = self.waste_bytes();
