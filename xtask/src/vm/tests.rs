@@ -156,7 +156,7 @@ pub const TESTS: &[GuestTest] = &[
     },
     GuestTest {
         name: "swap-ten-runs",
-        script: concat!("RUNS=10 PERCENT=200\n", include_str!("../../guest/swap.sh")),
+        script: concat!("RUNS=10\n", include_str!("../../guest/swap.sh")),
         modules: &["fuse", "loop max_loop=2"],
         uzram: true,
         eat: true,
@@ -178,10 +178,7 @@ pub const TESTS: &[GuestTest] = &[
     },
     GuestTest {
         name: "swap-ublk",
-        script: concat!(
-            "WATERMARK=10 PERCENT=200\n",
-            include_str!("../../guest/swap.sh")
-        ),
+        script: concat!("WATERMARK=10\n", include_str!("../../guest/swap.sh")),
         modules: &["ublk_drv"],
         uzram: true,
         eat: true,
