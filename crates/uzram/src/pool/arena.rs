@@ -121,9 +121,15 @@ enum Step {
 
 impl Arena {
     pub(crate) fn new(config: &PoolConfig, memory: Memory, runs: Runs) -> Arena {
+        let huge = memory.region.takes_huge_pages() && config.disksize_bytes >= HUGE_FROM_BYTES;
+        if !huge {
+            // Once, and not at each growth: the advice changes the mapping, so it waits for every other
+            // thread's populating, and what comes behind it waits with it.
+            memory.region.keep_small();
+        }
         let arena = Arena {
             runs,
-            huge: memory.region.takes_huge_pages() && config.disksize_bytes >= HUGE_FROM_BYTES,
+            huge,
             region: memory.region,
             state: Mutex::new(State {
                 spans: Vec::new(),
@@ -392,9 +398,11 @@ impl Arena {
     fn populate(&self, pages: Range<usize>, mode: Mode) -> Result<()> {
         let (index, start) = (pages.start / SPAN_PAGES, pages.start % SPAN_PAGES);
         let length = pages.len();
-        let populated = self
-            .region
-            .populate(self.bytes_of(pages.clone()), mode == Mode::Huge);
+        let bytes = self.bytes_of(pages.clone());
+        let populated = match self.huge {
+            true => self.region.populate(bytes, mode == Mode::Huge),
+            false => self.region.populate_as_advised(bytes),
+        };
         if populated.is_err() {
             self.region.release(self.bytes_of(pages));
         }
