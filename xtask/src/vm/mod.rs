@@ -166,7 +166,7 @@ fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
     let mut root = bench.root(&modules, &programs, wanted.iter().any(|test| test.uzram))?;
     root.file("/test/shell", false, b"");
     if let Some(test) = test {
-        root.file("/test/run", true, script(test.script).as_bytes());
+        add_test(&mut root, test)?;
     }
     println!("vm: leave with `exit`, or with Ctrl-A and x");
     let folder = folder("shell");
@@ -238,7 +238,7 @@ impl Bench {
         let modules = modules.map_err(Failure::Module)?;
         let root = self.root(&modules, test.programs, test.uzram);
         let mut root = root.map_err(Failure::Other)?;
-        root.file("/test/run", true, script(test.script).as_bytes());
+        add_test(&mut root, test).map_err(Failure::Other)?;
         let mut second = None;
         if let Some(text) = test.second {
             root.file("/test/second", true, script(text).as_bytes());
@@ -313,6 +313,19 @@ impl Bench {
         let quoted = lines[first..].join("\n    ");
         format!("    {quoted}\n    all of it: {}", log.display())
     }
+}
+
+/// Puts into the root what is the test's own.
+fn add_test(root: &mut Initramfs, test: &GuestTest) -> Result<(), String> {
+    root.file("/test/run", true, script(test.script).as_bytes());
+    if test.certificate {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_string()]);
+        let made = made.map_err(|error| error.to_string())?;
+        root.file("/test/certificate.pem", false, made.cert.pem().as_bytes());
+        let key = made.signing_key.serialize_pem();
+        root.file("/test/key.pem", false, key.as_bytes());
+    }
+    Ok(())
 }
 
 fn script(text: &str) -> String {

@@ -28,6 +28,8 @@ pub struct GuestTest {
     pub programs: &'static [Tool],
     /// Whether it wants `uzram`, the static binary, in /bin.
     pub uzram: bool,
+    /// Whether it wants a certificate of `localhost`, /test/certificate.pem, and its key, /test/key.pem.
+    pub certificate: bool,
     /// Whether it wants `eat`, which uses more memory than there is, in /bin.
     pub eat: bool,
     pub memory_mib: u32,
@@ -50,6 +52,7 @@ const PLAIN: GuestTest = GuestTest {
     modules: &[],
     programs: &[],
     uzram: false,
+    certificate: false,
     eat: false,
     memory_mib: 256,
     devices: &[],
@@ -86,6 +89,17 @@ pub const TESTS: &[GuestTest] = &[
         programs: &[install::NBD_CLIENT, install::MKFS, install::E2FSCK],
         uzram: true,
         memory_mib: 512,
+        limit: Duration::from_secs(120),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "nbd-tls",
+        script: include_str!("../../guest/nbd-tls.sh"),
+        modules: &["nbd max_part=0 nbds_max=1"],
+        programs: &[install::NBD_CLIENT],
+        uzram: true,
+        certificate: true,
+        memory_mib: 384,
         limit: Duration::from_secs(120),
         ..PLAIN
     },
