@@ -39,6 +39,11 @@ fn where_other_machines_can_connect_they_must_start_tls() {
     let mut served = home.serve(&[&open[..], &tls].concat());
     let uri = served.fact("URI").to_owned();
     assert!(uri.starts_with("nbds://0.0.0.0:"), "{uri}");
+    assert!(
+        served.said.contains("nbd-client -enable-tls -N"),
+        "{}",
+        served.said
+    );
     if has("nbdinfo") {
         let plain = uri.replace("nbds:", "nbd:").replace("0.0.0.0", "127.0.0.1");
         let refused = Command::new("nbdinfo").arg(plain).output().unwrap();

@@ -117,6 +117,11 @@ fn clients(device: &Device) -> [(String, &'static str); 7] {
         Some(Endpoint::Tcp(address)) => format!("{} {}", address.ip(), address.port()),
         None => String::new(),
     };
+    let tls = if device.uri().starts_with("nbds") {
+        "-enable-tls "
+    } else {
+        ""
+    };
     let fio =
         "fio --name=t --ioengine=nbd --uri=\"$URI\" --rw=randrw --bs=4k --iodepth=16 --size=64M";
     [
@@ -139,7 +144,7 @@ fn clients(device: &Device) -> [(String, &'static str); 7] {
             "a file to hold a file system",
         ),
         (
-            format!("nbd-client -N {} {kernel} /dev/nbd0", device.name()),
+            format!("nbd-client {tls}-N {} {kernel} /dev/nbd0", device.name()),
             "a block device, where the kernel has nbd",
         ),
     ]
