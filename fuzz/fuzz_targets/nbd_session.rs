@@ -10,6 +10,8 @@ use uzram_fuzz::{BLOCK_BYTES, DEVICE_BYTES};
 uzram_fuzz::sanitizer_options!();
 
 const SIZE: u64 = DEVICE_BYTES as u64;
+/// Offsets and lengths stay below: some lie outside, most do not.
+const SIZE_AND_BEYOND: u64 = SIZE + SIZE / 8;
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -56,8 +58,8 @@ impl Request {
         Request {
             flags,
             command,
-            offset: u64::from(u16::from_be_bytes([offset_high, offset_low]) % 0x2400) | far,
-            length: u64::from(u16::from_be_bytes([length_high, length_low]) % 0x2400),
+            offset: u64::from(u16::from_be_bytes([offset_high, offset_low])) % SIZE_AND_BEYOND | far,
+            length: u64::from(u16::from_be_bytes([length_high, length_low])) % SIZE_AND_BEYOND,
             fill,
             ids: ids.collect(),
         }

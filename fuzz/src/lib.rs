@@ -25,9 +25,10 @@ macro_rules! sanitizer_options {
     };
 }
 
-pub const DEVICE_BYTES: usize = 8192;
+/// Small, for most of an execution is the copying and comparing of content.
+pub const DEVICE_BYTES: usize = 2048;
 /// What the device tells zeroes apart by.
-pub const BLOCK_BYTES: usize = 512;
+pub const BLOCK_BYTES: usize = 128;
 
 /// Bytes that answer for themselves; writes to the last 16 fail as if memory had run out.
 pub struct Bytes(Mutex<Vec<u8>>);
