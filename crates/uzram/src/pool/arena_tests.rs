@@ -30,6 +30,30 @@ fn grow_and_take(arena: &Arena, length: usize) -> Result<usize> {
     }
 }
 
+/// How many mappings the system keeps for the arena's addresses.
+fn mappings(arena: &Arena) -> usize {
+    let start = arena.region.pointer(&(0..1)).addr().get();
+    let end = start + arena.region.length_bytes();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let address = |hex: &str| usize::from_str_radix(hex, 16).unwrap();
+    let is_in = |line: &&str| {
+        let (first, rest) = line.split_once('-').unwrap();
+        address(first) < end && address(rest.split_once(' ').unwrap().0) > start
+    };
+    maps.lines().filter(is_in).count()
+}
+
+/// To change a mapping is to wait for every thread that is populating, and to make those behind wait.
+#[test]
+fn an_arena_of_small_pages_grows_without_changing_the_mapping() {
+    let arena = arena(config(1 << 20, 0, Backing::Private));
+    let before = mappings(&arena);
+    for _ in 0..100 {
+        grow_and_take(&arena, 3).unwrap();
+        assert_eq!(mappings(&arena), before);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
