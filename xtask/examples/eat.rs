@@ -1,8 +1,8 @@
 //! `eat BYTES`: uses more memory than there is, and finds all of it as it was.
 //!
-//! Pages are filled in order and looked at in another one, all of them. No two are alike, each
-//! compresses to about a fifth, and filling them takes less than moving them. It stands alone, so that
-//! `rustc` makes a program of it that a guest runs without libraries.
+//! Pages are filled in order and looked at in another one, all of them, some in a row, for the kernel
+//! reads a few at once. No two are alike, each compresses to about a fifth, and filling them takes less than
+//! moving them. It stands alone, so that `rustc` makes a program of it that a guest runs without libraries.
 //!
 //! A fifth, because swap takes half of RAM at most: of a program that uses twice the RAM nearly all may
 //! be swapped out, and a quarter would not fit.
@@ -15,8 +15,10 @@ const WORDS: usize = 512;
 const PIECES: usize = 8;
 const PIECE_WORDS: usize = WORDS / PIECES;
 const NOISE_WORDS: usize = PIECE_WORDS * 3 / 16;
-/// Pages between one that is looked at and the next: a prime, so that none is left out.
-const STRIDE: usize = 7919;
+/// Pages that are looked at in a row: 1 MiB, of many reads of the kernel.
+const ROW: usize = 256;
+/// Rows between one that is looked at and the next: a prime, so that none is left out.
+const STRIDE: usize = 797;
 
 fn main() -> ExitCode {
     let argument = std::env::args().nth(1).unwrap_or_default();
@@ -24,17 +26,18 @@ fn main() -> ExitCode {
         eprintln!("eat `{argument}`: not a number of bytes");
         return ExitCode::from(2);
     };
-    let mut pages = bytes / (WORDS * 8);
-    if pages.is_multiple_of(STRIDE) {
-        pages += 1;
+    let mut rows = bytes.div_ceil(WORDS * 8 * ROW);
+    if rows.is_multiple_of(STRIDE) {
+        rows += 1;
     }
+    let pages = rows * ROW;
     let mut memory = vec![0; pages * WORDS];
     for (number, page) in memory.chunks_exact_mut(WORDS).enumerate() {
         fill(number, page);
     }
     let mut expected = [0; WORDS];
     for step in 0..pages {
-        let number = step * STRIDE % pages;
+        let number = step / ROW * STRIDE % rows * ROW + step % ROW;
         fill(number, &mut expected);
         if memory[number * WORDS..][..WORDS] != expected {
             eprintln!("page {number} of {pages} is wrong");

@@ -25,15 +25,16 @@ for run in $(seq "${RUNS:-1}"); do
 done
 uzram stat swap0 > /out/stat
 grep -q 'failed_writes *0' /out/stat
+settings() { echo "$(cat /proc/sys/vm/watermark_scale_factor) $(cat /proc/sys/vm/watermark_boost_factor)"; }
 swapped=$(sed -n 's/pswpout //p' /proc/vmstat)
 [ $((swapped * 4)) -gt $((ram_kib / 4)) ]
-[ "$(cat /proc/sys/vm/watermark_scale_factor)" = "${WATERMARK:-1000}" ]
+[ "$(settings)" = "${WATERMARKS:-1000 0}" ]
 # As long as any disk is swapped to.
 uzram up --size 64M --swap --name other
 uzram down swap0
-[ "$(cat /proc/sys/vm/watermark_scale_factor)" = "${WATERMARK:-1000}" ]
+[ "$(settings)" = "${WATERMARKS:-1000 0}" ]
 uzram down other
-[ "$(cat /proc/sys/vm/watermark_scale_factor)" = 10 ]
+[ "$(settings)" = "10 15000" ]
 
 # A server that is killed under its swap: errors at most, and down takes all of it away.
 uzram up --size 64M --swap > /tmp/up 2>&1

@@ -224,9 +224,9 @@ a memory limit on the programs that swap (a memory cgroup), with the server outs
 whole machine runs short so fast that the reserve is used up, writes to swap wait for it, a second
 at most, and then fail; the kernel keeps those pages. On ublk the kernel has all that it
 needs to pass a page on. FUSE and the loop driver allocate for that, without a reserve, so with them
-the kernel is told to start swapping sooner
-(vm.watermark_scale_factor, 256 MiB or a tenth of RAM; down sets it back): without that, a machine
-that is short as a whole comes to a stop within seconds. A burst that outruns even this can stall. Swap larger than half of RAM
+the kernel is told to start swapping sooner (vm.watermark_scale_factor, 256 MiB or a tenth of RAM), and
+not to keep more from them when memory is fragmented (vm.watermark_boost_factor, 0); down sets both
+back. Without that, a machine that is short as a whole comes to a stop. A burst that outruns even this can stall. Swap larger than half of RAM
 gets that as its memory limit, so that pages which do not compress end in a full swap, and the
 kernel's choice of a program to kill, and not in a stall.")]
 #[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount"]))]

@@ -8,7 +8,7 @@
 //!   NAME.fuse/    where NAME is mounted as the file NAME, if it is attached that way
 //!   NAME.ublk     there while NAME is attached as a disk of the kernel's driver; empty
 //!   NAME.log      what a server in the background says on stderr
-//!   NAME.watermark  vm.watermark_scale_factor before NAME was swapped to
+//!   NAME.watermark  the kernel's watermark settings before NAME was swapped to
 //!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
 //!   N.control     its control socket
 //! ```

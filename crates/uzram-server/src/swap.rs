@@ -4,18 +4,20 @@
 //! A page is written to swap because memory is short; if serving that write needs memory that is
 //! only got by writing another page to swap, nothing moves any more. So a server for swap
 //!
-//! - is locked in memory page by page as it is touched, never swapped out itself;
+//! - is locked in memory, never swapped out itself: its code and what it has at the start at once, the rest page
+//!   by page as it is touched;
 //! - asks the kernel for no memory while it serves a write, nor for a change of its memory map: the
 //!   thread that refills the spare waits for memory with the map locked;
 //! - is marked an I/O flusher in every thread: what the kernel allocates for it never waits for
 //!   writeback or swap, and it may use reserves;
 //! - is the last that the out-of-memory killer takes.
 
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::mm::MlockAllFlags;
@@ -37,12 +39,20 @@ const SETTLE_STEADY: u32 = 5;
 /// How far apart the kernel's watermarks are to be, in bytes, and the most that it takes: a tenth.
 const WATERMARK_GAP_BYTES: u64 = 256 << 20;
 const WATERMARK_FACTOR_MAX: u32 = 1000;
-const WATERMARK_SETTING: &str = "/proc/sys/vm/watermark_scale_factor";
+const SCALE_SETTING: &str = "/proc/sys/vm/watermark_scale_factor";
+const BOOST_SETTING: &str = "/proc/sys/vm/watermark_boost_factor";
+/// Memory that malloc has ready for a device: a share of its size, as a divisor, above what all together have
+/// at least, in bytes. A disk that is full of pages that do not compress takes a five-hundredth for its
+/// blocks' entries, and up to as much again for their holes.
+const HEAP_SHARE: u64 = 256;
+const HEAP_BYTES_MIN: u64 = 4 << 20;
 /// Never taken by the out-of-memory killer.
 const OOM_SCORE_ADJ: &str = "-1000";
 
 /// Set by [`prepare_process`].
 static IS_PREPARED: AtomicBool = AtomicBool::new(false);
+/// What malloc is to have ready for all devices, in bytes.
+static HEAP_BYTES: AtomicU64 = AtomicU64::new(HEAP_BYTES_MIN);
 
 /// Makes this process fit to serve swap. It holds for the threads that are started afterwards, so
 /// it comes before any.
@@ -51,6 +61,7 @@ static IS_PREPARED: AtomicBool = AtomicBool::new(false);
 /// without it: containers often lack one, and swap within a memory cgroup works all the same.
 pub fn prepare_process() -> Vec<String> {
     system::keep_heap();
+    system::fill_heap(HEAP_BYTES_MIN as usize);
     let mut refused = Vec::new();
     let mut note = |done: io::Result<()>, what: &str| {
         if let Err(error) = done {
@@ -62,10 +73,14 @@ pub fn prepare_process() -> Vec<String> {
         "not marked as an I/O flusher, which needs CAP_SYS_RESOURCE and Linux 5.6: if the whole machine \
          runs out of memory it may stall; limit the programs that swap with a memory cgroup",
     );
-    // On fault: what is only reserved, as a pool's addresses, takes nothing.
-    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    // All that there is, the program's code above all. From then on only what is touched: what is
+    // reserved, as a pool's addresses, takes nothing.
+    let later = MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    let locked = rustix::mm::mlockall(MlockAllFlags::CURRENT);
     note(
-        rustix::mm::mlockall(flags).map_err(Into::into),
+        locked
+            .and_then(|()| rustix::mm::mlockall(later))
+            .map_err(Into::into),
         "memory not locked, which needs CAP_IPC_LOCK or ulimit -l: the server may be swapped out to \
          itself; do not swap without",
     );
@@ -77,10 +92,10 @@ pub fn prepare_process() -> Vec<String> {
     refused
 }
 
-/// Runs `start`, which maps memory and starts threads that map more, so that all of it is resident
-/// afterwards: a worker that touches its buffer for the first time when a large write comes would wait
-/// for memory.
-pub(crate) fn resident<T>(start: impl FnOnce() -> T) -> T {
+/// Runs `start`, which maps memory and starts threads that map more for a device of `size_bytes`, so that
+/// all of it is resident afterwards, and so is what malloc will be asked for: a worker that touches its
+/// buffer for the first time when a large write comes would wait for memory.
+pub(crate) fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
     // Only what is new: a pool's addresses are far more than memory. A refusal was reported before.
     let _ = rustix::mm::mlockall(MlockAllFlags::FUTURE);
     let started = start();
@@ -95,6 +110,10 @@ pub(crate) fn resident<T>(start: impl FnOnce() -> T) -> T {
         before = now;
     }
     let _ = rustix::mm::mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    // Last: what was set up does not use it up. Of devices that have gone it stays.
+    let share_bytes = size_bytes / HEAP_SHARE;
+    let heap_bytes = HEAP_BYTES.fetch_add(share_bytes, Ordering::Relaxed) + share_bytes;
+    system::fill_heap(usize::try_from(heap_bytes).unwrap_or(usize::MAX));
     started
 }
 
@@ -133,32 +152,72 @@ pub fn make_area(device: &Path, size_bytes: u64) -> Result<()> {
     file.sync_all().map_err(failed)
 }
 
-/// Makes the kernel start to swap while this much more memory is free, in bytes, and returns what the
-/// setting was if that changed it.
-///
-/// FUSE and the loop driver allocate to pass a page on, and nothing keeps memory for them. If the
-/// kernel starts to swap when nearly nothing is left, as it does by default, a machine that is short as a
-/// whole comes to a stop: seen, on 384 MiB of RAM, within seconds. With this it does not.
-///
-/// # Errors
-/// Where /proc/sys may not be written, as in most containers.
-pub fn raise_watermarks(ram_bytes: u64) -> io::Result<Option<u32>> {
-    let before = std::fs::read_to_string(WATERMARK_SETTING)?;
-    let before: u32 = before.trim().parse().map_err(io::Error::other)?;
-    let wanted = watermark_factor(ram_bytes);
-    if before >= wanted {
-        return Ok(None);
-    }
-    set_watermarks(wanted)?;
-    Ok(Some(before))
+/// The kernel's settings of how much memory it keeps free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// vm.watermark_scale_factor
+    scale: u32,
+    /// vm.watermark_boost_factor
+    boost: u32,
 }
 
-/// Sets what [`raise_watermarks`] raised.
-///
-/// # Errors
-/// Where /proc/sys may not be written.
-pub fn set_watermarks(factor: u32) -> io::Result<()> {
-    std::fs::write(WATERMARK_SETTING, factor.to_string())
+impl Watermarks {
+    /// The settings as `text` has them, one after the other.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Watermarks> {
+        let (scale, boost) = text.trim().split_once(' ')?;
+        Some(Watermarks {
+            scale: scale.parse().ok()?,
+            boost: boost.parse().ok()?,
+        })
+    }
+
+    /// Makes the kernel start to swap while this much more memory is free, in bytes, and returns what the
+    /// settings were if that changed them.
+    ///
+    /// FUSE and the loop driver allocate to pass a page on, and nothing keeps memory for them. If the
+    /// kernel starts to swap when nearly nothing is left, as it does by default, a machine that is short as a
+    /// whole comes to a stop: seen, on 384 MiB of RAM, within seconds. With this it does not. A boost, by
+    /// which the kernel answers to fragmented memory, also raises what it keeps from whoever has no reserves,
+    /// and only who frees memory takes it back: seen with 21 MiB free, of which FUSE got none.
+    ///
+    /// # Errors
+    /// Where /proc/sys may not be written, as in most containers.
+    pub fn raise(ram_bytes: u64) -> io::Result<Option<Watermarks>> {
+        let before = Watermarks {
+            scale: read_setting(SCALE_SETTING)?,
+            boost: read_setting(BOOST_SETTING)?,
+        };
+        let wanted = Watermarks {
+            scale: before.scale.max(watermark_factor(ram_bytes)),
+            boost: 0,
+        };
+        if before == wanted {
+            return Ok(None);
+        }
+        wanted.set()?;
+        Ok(Some(before))
+    }
+
+    /// Sets what [`Watermarks::raise`] changed.
+    ///
+    /// # Errors
+    /// Where /proc/sys may not be written.
+    pub fn set(self) -> io::Result<()> {
+        std::fs::write(SCALE_SETTING, self.scale.to_string())?;
+        std::fs::write(BOOST_SETTING, self.boost.to_string())
+    }
+}
+
+impl fmt::Display for Watermarks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.scale, self.boost)
+    }
+}
+
+fn read_setting(path: &str) -> io::Result<u32> {
+    let text = std::fs::read_to_string(path)?;
+    text.trim().parse().map_err(io::Error::other)
 }
 
 /// The distance of the kernel's watermarks in ten-thousandths of RAM, as the setting has it.
@@ -197,6 +256,21 @@ mod tests {
         assert_eq!(watermark_factor(384 << 20), 1000);
         assert_eq!(watermark_factor(32 << 30), 79);
         assert_eq!(watermark_factor(0), 1000);
+    }
+
+    #[test]
+    fn watermarks_are_read_as_they_are_written() {
+        let watermarks = Watermarks {
+            scale: 10,
+            boost: 15_000,
+        };
+        assert_eq!(
+            Watermarks::parse(&format!("{watermarks}\n")),
+            Some(watermarks)
+        );
+        for hostile in ["", "10", "10 ", " 15000", "10 15000 1", "-1 0"] {
+            assert_eq!(Watermarks::parse(hostile), None, "{hostile:?}");
+        }
     }
 
     #[test]

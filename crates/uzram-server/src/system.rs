@@ -21,10 +21,9 @@ const BLKFLSBUF: libc::Ioctl = 0x1261;
 const SWAP_FLAG_PREFER: i32 = 0x8000;
 const SWAP_FLAG_DISCARD: i32 = 0x1_0000;
 const SWAP_FLAG_DISCARD_PAGES: i32 = 0x4_0000;
-/// What malloc has ready, in pieces that it does not map singly: far more than requests take.
-const HEAP_PIECES: usize = 64;
+/// Memory is asked of malloc in pieces of this size, in bytes, which it does not map singly.
 const HEAP_PIECE_BYTES: usize = 64 << 10;
-/// By how much it grows once that is used up, in bytes.
+/// By how much the heap grows once it is used up, in bytes.
 #[cfg(target_env = "gnu")]
 const HEAP_GROWTH_BYTES: i32 = 1 << 20;
 
@@ -170,9 +169,9 @@ fn checked(returned: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Gives malloc memory in advance, and keeps it from giving any back, where it is the GNU C library's. One
-/// heap serves all threads: otherwise each makes its own when it first needs one. To make or grow a heap is to
-/// wait for whoever has this process's memory map locked.
+/// Keeps malloc from giving memory back, and from making a heap for each thread, where it is the GNU C
+/// library's: one serves all threads. To make or grow a heap is to wait for whoever has this process's memory
+/// map locked. For the threads that are started afterwards.
 pub(crate) fn keep_heap() {
     #[cfg(target_env = "gnu")]
     for (what, value) in [
@@ -183,6 +182,17 @@ pub(crate) fn keep_heap() {
         // SAFETY: sets a number of the allocator's, under its lock.
         unsafe { libc::mallopt(what, value) };
     }
-    let pieces = (0..HEAP_PIECES).map(|_| vec![1_u8; HEAP_PIECE_BYTES]);
+}
+
+/// Gets malloc `bytes` that are in memory and free, to last for what is allocated later; fewer where the
+/// system has no more.
+pub(crate) fn fill_heap(bytes: usize) {
+    let piece = |_| {
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(HEAP_PIECE_BYTES).ok()?;
+        piece.resize(HEAP_PIECE_BYTES, 1_u8);
+        Some(piece)
+    };
+    let pieces = (0..bytes.div_ceil(HEAP_PIECE_BYTES)).map_while(piece);
     drop(std::hint::black_box(pieces.collect::<Vec<_>>()));
 }

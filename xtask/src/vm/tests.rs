@@ -192,7 +192,10 @@ pub const TESTS: &[GuestTest] = &[
     },
     GuestTest {
         name: "swap-ublk",
-        script: concat!("WATERMARK=10\n", include_str!("../../guest/swap.sh")),
+        script: concat!(
+            "WATERMARKS='10 15000'\n",
+            include_str!("../../guest/swap.sh")
+        ),
         modules: &["ublk_drv"],
         uzram: true,
         eat: true,

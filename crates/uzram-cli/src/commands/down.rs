@@ -8,7 +8,8 @@ use rustix::process::{Pid, Signal};
 use uzram_server::attachment::{Leftovers, usage};
 use uzram_server::control::Request;
 use uzram_server::state::{Entry, StateDir, check_name, own_uid};
-use uzram_server::{swap, system};
+use uzram_server::swap::Watermarks;
+use uzram_server::system;
 
 use super::{StateAt, disks, done, up};
 use crate::args::DownArgs;
@@ -110,21 +111,21 @@ pub fn restore_watermarks(state: &StateDir, name: &str) {
     let Some(before) = before.filter(|_| state.watermark_names().is_empty()) else {
         return;
     };
-    if let Err(error) = swap::set_watermarks(before) {
+    if let Err(error) = before.set() {
         warn(&format!(
-            "vm.watermark_scale_factor: not set back to {before}: {error}"
+            "vm.watermark_scale_factor and vm.watermark_boost_factor: not set back to {before}: {error}"
         ));
     }
 }
 
 /// What the kernel's watermarks were before any device was swapped to, if one is.
-pub fn noted_watermark(state: &StateDir) -> Option<u32> {
+pub fn noted_watermark(state: &StateDir) -> Option<Watermarks> {
     let mut names = state.watermark_names().into_iter();
     names.find_map(|name| watermark_in(&state.watermark(&name)))
 }
 
-fn watermark_in(path: &Path) -> Option<u32> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+fn watermark_in(path: &Path) -> Option<Watermarks> {
+    Watermarks::parse(&std::fs::read_to_string(path).ok()?)
 }
 
 fn stop_using(device: &Path) -> Result {

@@ -17,7 +17,8 @@ use uzram_server::attachment::{Attach, Leftovers, usage};
 use uzram_server::control::Attributes;
 use uzram_server::size::{human, parse, ram_bytes};
 use uzram_server::state::{StateDir, check_name, own_uid};
-use uzram_server::{swap, system};
+use uzram_server::swap::{self, Watermarks};
+use uzram_server::system;
 
 use super::{StateAt, absolute, down, number, plain, stat};
 use crate::args::{FileSystem, UpArgs};
@@ -348,7 +349,7 @@ fn is_ublk(device: &Path) -> bool {
 
 /// Noted for `down`; a container may not, and is told what that means.
 fn raise_watermarks(state: &StateDir, name: &str) {
-    match swap::raise_watermarks(ram_bytes()) {
+    match Watermarks::raise(ram_bytes()) {
         Ok(raised) => {
             // What others have noted is older: after they have raised it, it is no longer what it was.
             let noted = down::noted_watermark(state);
@@ -356,12 +357,12 @@ fn raise_watermarks(state: &StateDir, name: &str) {
                 && fs::write(state.watermark(name), before.to_string()).is_err()
             {
                 warn(&format!(
-                    "vm.watermark_scale_factor was {before}, and stays raised"
+                    "vm.watermark_scale_factor and vm.watermark_boost_factor were {before}, and stay as they are"
                 ));
             }
         }
         Err(error) => warn(&format!(
-            "vm.watermark_scale_factor: not raised ({error}): if the whole machine runs short of memory \
+            "vm.watermark_scale_factor and vm.watermark_boost_factor: not set ({error}): if the whole machine runs short of memory \
              it may stall; limit the programs that swap with a memory cgroup"
         )),
     }
@@ -448,4 +449,22 @@ pub fn as_directory(argument: &str) -> Result<Option<PathBuf>> {
     let path = absolute("DIR", Path::new(argument))?;
     // Of a file system whose device is gone, the last component may not be looked at.
     Ok(Some(fs::canonicalize(&path).unwrap_or(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_larger_than_half_of_ram_is_limited_to_that() {
+        let swap = Purpose::Swap { priority: 1 };
+        let half = ram_bytes() / 2;
+        assert_eq!(default_limit(&swap, half), None);
+        assert_eq!(default_limit(&swap, half + 1), Some(half.to_string()));
+        let mount = Purpose::Mount {
+            directory: PathBuf::new(),
+            fs: FileSystem::Ext4,
+        };
+        assert_eq!(default_limit(&mount, u64::MAX), None);
+    }
 }

@@ -21,6 +21,7 @@ mod sandbox;
 mod service;
 mod set;
 mod support;
+mod swap;
 #[cfg(feature = "tls")]
 mod tls;
 mod up;

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Nothing here takes longer unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Nor does a command.
+const RUN_SECONDS_MAX: &str = "60";
 
 pub struct Home {
     pub dir: tempfile::TempDir,
@@ -39,8 +41,14 @@ impl Home {
         command
     }
 
+    /// What should have been refused and serves instead gets a time limit.
     pub fn run(&self, args: &[&str]) -> Ran {
-        Ran::of(&self.command(args).output().unwrap())
+        let mut command = Command::new("timeout");
+        command
+            .arg(RUN_SECONDS_MAX)
+            .arg(env!("CARGO_BIN_EXE_uzram"));
+        command.args(args).env("XDG_RUNTIME_DIR", self.dir.path());
+        Ran::of(&command.output().unwrap())
     }
 
     /// Starts a server and waits until it is ready.

@@ -183,7 +183,10 @@ impl Attachment {
             true => {
                 let threads = usual.min(SWAP_THREADS_MAX);
                 let options = Options { threads };
-                swap::resident(|| Mount::new(device, name, &parts.directory, options))
+                let size_bytes = device.geometry().size_bytes;
+                swap::resident(size_bytes, || {
+                    Mount::new(device, name, &parts.directory, options)
+                })
             }
         }?;
         let mut path = mount.path().to_owned();

@@ -54,7 +54,8 @@ impl UblkDisk {
                     depth: SWAP_DEPTH,
                     ..usual
                 };
-                swap::resident(|| Disk::new(device, options))
+                let size_bytes = device.geometry().size_bytes;
+                swap::resident(size_bytes, || Disk::new(device, options))
             }
         };
         let disk = made.inspect_err(|_| {

@@ -106,11 +106,7 @@ impl Compression {
     ) -> Result<Arc<Compression>> {
         let decoding = match codec.decompressor(unit)? {
             Decompressor::Shared(shared) => Decoding::Shared(shared),
-            Decompressor::Stateful(first) => {
-                let contexts = PerCpuStreams::new()?;
-                contexts.put(first);
-                Decoding::PerCpu(contexts)
-            }
+            Decompressor::Stateful(_) => Decoding::PerCpu(PerCpuStreams::new()?),
         };
         let (streams, pages) = (PerCpuStreams::new()?, PerCpuStreams::new()?);
         Ok(Arc::new(Compression {
@@ -202,18 +198,42 @@ impl<S> Compression<S> {
 }
 
 impl<S: StreamPolicy<Stream>> Compression<S> {
-    /// Makes what each CPU needs now, instead of at its first use.
+    /// Makes what each CPU needs now, instead of at its first use, and uses it once: contexts allocate
+    /// when they first compress, and what is only allocated is not there yet.
     ///
     /// # Errors
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or what the codec says.
     pub(crate) fn make_all(&self) -> Result<()> {
-        self.streams.make_all(|| self.stream())?;
+        let sample = self.sample()?;
+        self.streams.make_all(|| {
+            let mut stream = self.stream()?;
+            stream.packer.compress(&sample);
+            Ok(stream)
+        })?;
         self.pages
             .make_all(|| memory::boxed_slice(self.unit.bytes(), 0))?;
-        match &self.decoding {
-            Decoding::Shared(_) => Ok(()),
-            Decoding::PerCpu(contexts) => contexts.make_all(|| self.context()),
+        let Decoding::PerCpu(contexts) = &self.decoding else {
+            return Ok(());
+        };
+        let mut packer = self.stream()?.packer;
+        let packed = packer.compress(&sample).unwrap_or_default();
+        contexts.make_all(|| {
+            let mut context = self.context()?;
+            let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
+            // A codec that cannot read its own page says so to whoever reads.
+            let _ = context.decompress(packed, &mut page);
+            Ok(context)
+        })
+    }
+
+    /// A page in which a codec finds both matches and what to keep.
+    fn sample(&self) -> Result<Box<[u8]>> {
+        let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
+        for (at, byte) in page.iter_mut().enumerate() {
+            let place = (at % 1024) as u32;
+            *byte = (place.wrapping_mul(2_654_435_761) >> 24) as u8 % 96;
         }
+        Ok(page)
     }
 
     /// Leases a stream; sleeps while none may be had.
@@ -288,10 +308,6 @@ impl<C> PerCpuStreams<C> {
         Ok(PerCpuStreams {
             contexts: PerCpu::new(|| Mutex::new(None))?,
         })
-    }
-
-    fn put(&self, context: C) {
-        *self.contexts.current().lock() = Some(context);
     }
 }
 

@@ -338,6 +338,10 @@ impl<L: Layout> Pool for Buddies<L> {
         &self.arena
     }
 
+    fn make_ready(&self) -> Result<()> {
+        self.table.populate()
+    }
+
     fn side_bytes(&self) -> usize {
         self.table.side_bytes() + size_of_val(&*self.shards)
     }

@@ -196,6 +196,12 @@ pub(crate) trait Pool: Send + Sync {
         self.arena().reset_used_max();
     }
 
+    /// Makes tables resident that are otherwise when first touched, by whoever inserts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`].
+    fn make_ready(&self) -> Result<()>;
+
     /// Keeps at least so much memory populated ahead of writers, whatever is used; false if it cannot.
     fn set_spare(&self, bytes: u64) -> bool {
         self.arena().set_spare(bytes)

@@ -7,7 +7,8 @@
 //!
 //! An entry is two links (a block is in one list at most), a state that is 0 while there is no block,
 //! and an owner. Bound: 16 bytes for each unit up to the highest one ever used; memory is taken
-//! when an entry is first touched.
+//! when an entry is first touched, or for all at once ([`Table::populate`]: 16 bytes a unit of the arena, a
+//! sixty-fourth of the disk).
 //!
 //! Locks: none here. A block's entry belongs to whoever holds the lock of the list that it may be in.
 
@@ -142,6 +143,14 @@ impl Table {
             self.part(after, PREVIOUS)
                 .store(previous, Ordering::Relaxed);
         }
+    }
+
+    /// Makes all of it resident.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub(super) fn populate(&self) -> Result<()> {
+        self.entries.populate(0..self.entries.length_bytes(), false)
     }
 
     /// Memory that the entries in use have touched, in bytes.

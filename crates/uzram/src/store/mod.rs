@@ -98,6 +98,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
             checksums.populate(0..checksums.length_bytes(), false)?;
         }
         self.compression.make_all()?;
+        self.pool.make_ready()?;
         self.has_spare = self.pool.set_spare(spare_bytes);
         // A span each; false also when the system gives no more, which the next turns try again.
         while self.pool.maintain() {}

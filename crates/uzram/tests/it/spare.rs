@@ -1,12 +1,19 @@
 //! A store that is written to while memory is made free: what it needs is there before.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use uzram::{ErrorKind, PageIndex, Store};
+use uzram::{
+    Codec, Compression, Compressor, Decompress, Decompressor, ErrorKind, Malformed, PageIndex,
+    Store, Unit,
+};
 
 const DISK: u64 = 256 << 20;
 const SPARE: u64 = 16 << 20;
+
+/// The program's own code may have to be mapped, where the one store runs what the other did not.
+const CODE_FAULTS_MAX: u64 = 4;
 
 fn store() -> Store {
     Store::builder().size(DISK).spare(SPARE).build().unwrap()
@@ -98,4 +105,140 @@ fn a_limit_holds_whatever_the_spare() {
         stats.mem_used_total_bytes + stats.mem_spare_bytes <= limit,
         "{stats:?}"
     );
+}
+
+/// Minor faults of this thread so far.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split(' ').nth(7).unwrap().parse().unwrap()
+}
+
+/// Pages that do not compress, that do, parts of pages, and all of it read back, within the spare.
+fn work(store: &Store, pages: &[Vec<u8>], found: &mut [u8]) {
+    let count = 4096;
+    for index in 0..count {
+        let page = &pages[index as usize % pages.len()];
+        store.write(PageIndex(index), page).unwrap();
+    }
+    for index in (0..count).step_by(3) {
+        store
+            .write_at(PageIndex(index), 100, &pages[0][..8])
+            .unwrap();
+        store.trim(PageIndex(index + 1)).unwrap();
+        store.read(PageIndex(index), found).unwrap();
+    }
+}
+
+/// Touching a page for the first time is asking the system for memory.
+#[test]
+fn with_a_spare_nothing_is_touched_for_the_first_time_by_a_write() {
+    let mut pages: Vec<_> = (1..9).map(noise).collect();
+    for (page, compressible) in pages.iter_mut().step_by(2).zip(1..) {
+        page[compressible * 900..].fill(compressible as u8);
+    }
+    // What malloc will give is touched; the last piece stays, so that it gives none back.
+    let mut heap: Vec<_> = (0..512).map(|_| vec![1_u8; 16 << 10]).collect();
+    heap.drain(..511);
+    let mut found = vec![1; 4096];
+    let default = ("zstd", uzram::pools()[0]);
+    let algorithms = uzram::algorithms()
+        .into_iter()
+        .map(|name| (name, default.1));
+    let pools = uzram::pools().into_iter().map(|name| (default.0, name));
+    for (algorithm, pool) in pools.chain(algorithms) {
+        let compression = || Compression::new(algorithm, Unit::DEFAULT).unwrap();
+        let builder = || Store::builder().size(DISK).pool(pool).spare(64 << 20);
+        let make = || builder().compression(compression()).build().unwrap();
+        let (first, store) = (make(), make());
+        // The code and the stack are touched by another store, and by a look.
+        work(&first, &pages, &mut found);
+        faults();
+        let before = faults();
+        work(&store, &pages, &mut found);
+        let faults = faults() - before;
+        assert!(faults <= CODE_FAULTS_MAX, "{faults} {algorithm} {pool}");
+    }
+}
+
+/// How many contexts were made, and how many of them were used.
+#[derive(Clone, Default)]
+struct Uses {
+    made: Arc<AtomicUsize>,
+    used: Arc<AtomicUsize>,
+}
+
+impl Uses {
+    fn context(&self) -> Context {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        Context {
+            uses: self.clone(),
+            is_used: false,
+        }
+    }
+}
+
+struct Context {
+    uses: Uses,
+    is_used: bool,
+}
+
+impl Context {
+    fn is_used_now(&mut self) {
+        if !std::mem::replace(&mut self.is_used, true) {
+            self.uses.used.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A codec whose contexts count.
+#[derive(Clone, Default)]
+struct Counting {
+    packing: Uses,
+    unpacking: Uses,
+}
+
+impl Codec for Counting {
+    fn name(&self) -> &str {
+        "counting"
+    }
+
+    fn compressor(&self, _unit: Unit) -> uzram::Result<Box<dyn Compressor>> {
+        Ok(Box::new(self.packing.context()))
+    }
+
+    fn decompressor(&self, _unit: Unit) -> uzram::Result<Decompressor> {
+        Ok(Decompressor::Stateful(Box::new(self.unpacking.context())))
+    }
+}
+
+impl Compressor for Context {
+    fn compress(&mut self, source: &[u8], destination: &mut [u8]) -> Option<usize> {
+        self.is_used_now();
+        destination[..source.len()].copy_from_slice(source);
+        Some(source.len())
+    }
+}
+
+impl Decompress for Context {
+    fn decompress(&mut self, source: &[u8], destination: &mut [u8]) -> Result<(), Malformed> {
+        self.is_used_now();
+        destination.copy_from_slice(source);
+        Ok(())
+    }
+}
+
+/// Codecs allocate, and touch, when they first do something.
+#[test]
+fn with_a_spare_every_context_has_been_used_before_the_first_write() {
+    let codec = Counting::default();
+    let compression = Compression::with_codec(Box::new(codec.clone()), Unit::DEFAULT).unwrap();
+    let builder = Store::builder().size(DISK).compression(compression);
+    let store = builder.spare(SPARE).build().unwrap();
+    for uses in [&codec.packing, &codec.unpacking] {
+        let [made, used] = [&uses.made, &uses.used].map(|count| count.load(Ordering::Relaxed));
+        // One more tells what kind of codec it is, or makes what the others are used with.
+        assert!(used >= 1 && used + 1 >= made, "{used} of {made}");
+    }
+    drop(store);
 }

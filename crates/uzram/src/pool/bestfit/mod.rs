@@ -410,6 +410,10 @@ impl Pool for BestFit {
         &self.arena
     }
 
+    fn make_ready(&self) -> Result<()> {
+        self.frames.populate(0..self.frames.length_bytes(), false)
+    }
+
     fn side_bytes(&self) -> usize {
         let shards = self.shards.iter().map(|shard| shard.lock().side_bytes());
         let frames = self.arena.stats().resident_bytes as usize / PAGE_BYTES / self.frame_pages;

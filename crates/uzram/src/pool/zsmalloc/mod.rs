@@ -210,6 +210,11 @@ impl Pool for Zsmalloc {
         &self.arena
     }
 
+    fn make_ready(&self) -> Result<()> {
+        self.block_ids
+            .populate(0..self.block_ids.length_bytes(), false)
+    }
+
     fn side_bytes(&self) -> usize {
         let classes: usize = self
             .classes

@@ -242,6 +242,10 @@ impl Pool for Ztree {
         &self.arena
     }
 
+    fn make_ready(&self) -> Result<()> {
+        self.table.populate()
+    }
+
     fn side_bytes(&self) -> usize {
         self.table.side_bytes() + size_of_val(&*self.trees)
     }

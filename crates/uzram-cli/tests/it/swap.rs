@@ -1,0 +1,204 @@
+//! What a server does, and does not do, while it serves writes to swap. The kernel may wait for it to
+//! get memory, so it must not wait for any itself.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use crate::attach::{Machine, text};
+use crate::support::eventually;
+
+const DISK_BYTES: u64 = 256 << 20;
+const CLIENTS: u64 = 4;
+/// Of requests: one page, a few, and as many as the kernel passes on at once.
+const SIZES: [usize; 5] = [4 << 10, 64 << 10, 12 << 10, 1 << 20, 128 << 10];
+
+/// A server's memory map: what may be accessed how, adjoining ranges as one, so that advice about a part is
+/// no difference.
+fn memory_map(pid: u32) -> Vec<(u64, u64, String)> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mut ranges: Vec<(u64, u64, String)> = Vec::new();
+    for line in maps.lines() {
+        let (range, access) = line.split_once(' ').unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+        let access = &access[..4];
+        match ranges.last_mut() {
+            Some(last) if last.1 == start && last.2 == access => last.1 = end,
+            _ => ranges.push((start, end, access.to_owned())),
+        }
+    }
+    ranges
+}
+
+/// The minor and major faults of each worker so far.
+fn faults(pid: u32) -> Vec<(String, u64, u64)> {
+    let mut workers = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+        let (name, fields) = stat.rsplit_once(") ").unwrap();
+        let fields: Vec<_> = fields.split(' ').collect();
+        if name.contains("(fuser-") && !name.ends_with("-bg") {
+            let count = |field: usize| fields[field].parse().unwrap();
+            workers.push((name.to_owned(), count(7), count(9)));
+        }
+    }
+    workers
+}
+
+/// Fills a client's share of the disk, twice: what does not compress, then, when all have, what does, in
+/// requests of other sizes. Each page is its own, and is found again.
+fn write_all(path: &Path, client: u64, all_have: &Barrier) {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let start = client * DISK_BYTES / CLIENTS;
+    let end = start + DISK_BYTES / CLIENTS;
+    let noise = noise(client, 1 << 20);
+    let letters = text(client as u32, 4096).repeat(256);
+    for (content, skipped) in [(noise, 0), (letters, 2)] {
+        let mut content = content;
+        let mut sizes = SIZES.iter().cycle().skip(skipped);
+        let mut offset = start;
+        while offset < end {
+            let size = (*sizes.next().unwrap()).min((end - offset) as usize);
+            for (page, bytes) in content[..size].chunks_exact_mut(4096).enumerate() {
+                bytes[..8].copy_from_slice(&(offset + page as u64 * 4096).to_le_bytes());
+            }
+            file.write_all_at(&content[..size], offset).unwrap();
+            offset += size as u64;
+        }
+        is_there(&file, &content, start..end);
+        all_have.wait();
+    }
+}
+
+/// Looks at some pages: each has its place, and then what one of `pages` has.
+fn is_there(file: &File, pages: &[u8], range: std::ops::Range<u64>) {
+    let mut found = [0; 4096];
+    for offset in range.step_by(32 << 20) {
+        file.read_exact_at(&mut found, offset).unwrap();
+        assert_eq!(found[..8], offset.to_le_bytes());
+        let mut pages = pages.chunks_exact(4096);
+        assert!(pages.any(|page| page[8..] == found[8..]), "at {offset}");
+    }
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..length / 8).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+/// Whoever touches a page for the first time, or changes the memory map, may wait for whoever waits for
+/// memory with the map locked, as the thread does that refills the spare.
+fn takes_no_memory(options: &[&str]) {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    let size = DISK_BYTES.to_string();
+    let arguments = ["--size", &size, "--attach", "fuse", "--for-swap"];
+    let mut served = machine.home.serve(&[&arguments[..], options].concat());
+    let path = Path::new(served.fact("path")).to_owned();
+    let pid = served.child.id();
+    // No thread is to begin meanwhile, as that of a control connection would; those of the start have.
+    eventually("the server's threads are there", || {
+        let seen = memory_map(pid);
+        std::thread::sleep(Duration::from_millis(300));
+        seen == memory_map(pid)
+    });
+    let before = (memory_map(pid), faults(pid));
+    assert!(before.1.len() >= 2, "{before:?}");
+    let all_have = Barrier::new(CLIENTS as usize);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (path, all_have) = (&path, &all_have);
+            scope.spawn(move || write_all(path, client, all_have));
+        }
+    });
+    let after = (memory_map(pid), faults(pid));
+    assert_eq!(after.1, before.1, "faults: minor, major");
+    assert_eq!(after.0, before.0);
+    let stat = machine.home.json(&["stat", "uzram0", "--json"]);
+    assert_eq!(stat["failed_writes"], 0, "{stat}");
+    assert!(
+        stat["mem_used_max"].as_u64().unwrap() > DISK_BYTES / 10 * 9,
+        "{stat}"
+    );
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    machine.is_clean();
+}
+
+#[test]
+fn workers_for_swap_take_no_memory() {
+    takes_no_memory(&[]);
+}
+
+/// Contexts for long pages are more than malloc has ready, and allocate when they are first used.
+#[test]
+fn workers_for_swap_take_no_memory_for_contexts() {
+    takes_no_memory(&["--algorithm", "zstd", "--unit", "64K"]);
+}
+
+/// The kernel's settings are everybody's, so files stand in for them, in a mount namespace of its own.
+#[test]
+fn watermarks_stay_raised_until_the_last_swap_is_down() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    let script = r#"
+        for setting in scale boost; do
+            cp "/proc/sys/vm/watermark_${setting}_factor" "$PWD/$setting"
+            mount --bind "$PWD/$setting" "/proc/sys/vm/watermark_${setting}_factor"
+        done
+        settings() { echo "$(cat scale) $(cat boost)"; }
+        is() { [ "$(settings)" = "$1" ] || { echo "$2: $(settings), not $1"; exit 1; }; }
+        up() { "$UZRAM" up --size 64M --swap --name "$1" > said; }
+        before="10 15000"
+        echo 10 > scale
+        echo 15000 > boost
+        up a
+        raised=$(settings)
+        [ "$(cat scale)" -gt 10 ]
+        [ "$(cat boost)" = 0 ]
+        up b
+        is "$raised" "two up"
+        "$UZRAM" down a
+        is "$raised" "one down"
+        "$UZRAM" down b
+        is "$before" "both down"
+        up a
+        kill -9 "$(sed -n 's/.*served by process \([0-9]*\).*/\1/p' said)"
+        is "$raised" killed
+        "$UZRAM" down a
+        is "$before" "killed and down"
+        # Found out after they were raised.
+        if "$UZRAM" up --size 4K --swap --name c; then exit 1; fi
+        is "$before" "failed"
+        echo 1000 > scale
+        up a
+        is "1000 0" "higher before"
+        "$UZRAM" down a
+        is "1000 15000" "higher before, and after"
+    "#;
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-euc", script])
+        .current_dir(machine.home.dir.path())
+        .env("XDG_RUNTIME_DIR", machine.home.dir.path())
+        .env("UZRAM", env!("CARGO_BIN_EXE_uzram"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    machine.is_clean();
+}
