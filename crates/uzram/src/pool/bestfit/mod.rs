@@ -31,6 +31,8 @@
 
 mod block;
 mod holes;
+mod lengths;
+mod parked;
 mod shard;
 
 use crossbeam_utils::CachePadded;
@@ -62,8 +64,13 @@ const WHOLE_FRAMES_FROM_BYTES: u64 = if cfg!(uzram_shuttle) {
 /// More CPUs than this share shards, for an insert that finds no hole looks into each.
 const SHARDS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 8 };
 
-/// Bits of a frame's entry for the block's id plus one; the rest name the shard.
+/// Bits of a frame's entry for the block's id plus one; then come those that name the shard, and one for
+/// closed blocks.
 const ID_BITS: u32 = 28;
+const SHARD_BITS: u32 = 3;
+const CLOSED: u32 = 1 << (ID_BITS + SHARD_BITS);
+
+const _: () = assert!(SHARDS_MAX <= 1 << SHARD_BITS && ID_BITS + SHARD_BITS < u32::BITS);
 
 /// Compressed objects that would save less than this part of a unit are not worth decompressing.
 const SAVING_MIN_PART: usize = 64;
@@ -77,6 +84,9 @@ const HOLES_LEFT_PART: usize = 16;
 struct BestFit {
     unit_bytes: usize,
     frame_pages: usize,
+    /// log2 of a frame's granules.
+    frame_shift: u32,
+    frame_count: usize,
     /// Pages that are taken and given back at once: a frame, or a unit.
     group_pages: usize,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
@@ -98,17 +108,19 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
     };
     let mut shards = Vec::new();
     for _ in 0..shard_count {
-        let shard = Shard::new(unit_bytes / GRANULE_BYTES);
+        let shard = Shard::new(unit_bytes / GRANULE_BYTES, whole_frames);
         memory::push(&mut shards, CachePadded::new(Mutex::new(shard)))?;
     }
     let arena = Arena::new(config, memory, Runs::Aligned);
-    let frames = arena.pages() / frame_pages;
+    let frame_count = arena.pages() / frame_pages;
     Ok(Box::new(BestFit {
         unit_bytes,
         frame_pages,
+        frame_shift: (frame_pages * PAGE_GRANULES).trailing_zeros(),
+        frame_count,
         group_pages,
         shards: shards.into_boxed_slice(),
-        frames: Region::reserve(frames * size_of::<u32>(), Backing::Private)?,
+        frames: Region::reserve(frame_count * size_of::<u32>(), Backing::Private)?,
         arena,
     }))
 }
@@ -129,20 +141,30 @@ struct Owner {
 }
 
 impl BestFit {
-    /// Takes granules in a hole of this CPU's shard, else of a block stolen from another, else in new
-    /// memory.
+    /// Takes a parked place, granules in a hole, or new memory; all from this CPU's shard, if it has them.
     fn take(&self, length: usize, room: Room) -> Result<(u32, usize), Full> {
         let own = self.own_shard();
-        if let Some(place) = self.shards[own].lock().take(length) {
+        let mut shard = self.shards[own].lock();
+        let parked = shard.unpark(length).map(|place| (place.frame, place.start));
+        if let Some(place) = parked.or_else(|| shard.take(length)) {
             return Ok(place);
         }
+        drop(shard);
+        // What is parked is room too: before there is none, it all becomes holes.
+        loop {
+            match self.take_elsewhere(own, length, room) {
+                Err(Full::NeedsMemory) if self.unpark_for(length) => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Takes granules of a block stolen from another shard, else in new memory.
+    fn take_elsewhere(&self, own: usize, length: usize, room: Room) -> Result<(u32, usize), Full> {
         let count = self.shards.len();
         let mut others = (1..count).map(|step| (own + step) % count);
         if let Some(place) = others.find_map(|from| self.steal(from, own, length)) {
             return Ok(place);
-        }
-        if room == Room::InBlocks {
-            return Err(Full::NeedsMemory);
         }
         let mut shard = self.shards[own].lock();
         // Somebody may have added pages since. Adding more would leave them without an object, and so
@@ -150,9 +172,38 @@ impl BestFit {
         if let Some(place) = shard.take(length) {
             return Ok(place);
         }
+        if room == Room::InBlocks {
+            return Err(Full::NeedsMemory);
+        }
         self.add_pages(&mut shard, own)?;
         // Nothing, if there is no memory for the entry of the hole that they are.
         shard.take(length).ok_or(Full::NoMemory)
+    }
+
+    /// Makes a hole of a parked place that is so long, else holes of all; false if nothing was parked.
+    fn unpark_for(&self, length: usize) -> bool {
+        let unpark = |shard: &CachePadded<Mutex<Shard>>| shard.lock().unpark_from(length);
+        match self.shards.iter().find_map(unpark) {
+            Some(place) => {
+                self.free(place);
+                true
+            }
+            None => self.unpark_all(),
+        }
+    }
+
+    fn unpark_all(&self) -> bool {
+        let mut was_parked = false;
+        for shard in &self.shards {
+            loop {
+                let Some(place) = shard.lock().unpark_from(0) else {
+                    break;
+                };
+                self.free(place);
+                was_parked = true;
+            }
+        }
+        was_parked
     }
 
     /// Takes granules of another shard's block, which becomes this CPU's if there is memory for its entry.
@@ -172,6 +223,8 @@ impl BestFit {
             let id = ours.add(place.0, theirs.remove(owner.id));
             self.set_owner(place.0, Owner { shard: own, id });
         }
+        drop((theirs, ours));
+        self.settle(1 << from, length);
         Some(place)
     }
 
@@ -187,6 +240,60 @@ impl BestFit {
         }
     }
 
+    /// Makes a hole of an object's place; how many pages became the arena's.
+    fn free(&self, place: Place) -> usize {
+        let owner = self.lock_owner(place.frame);
+        let (owner, shard) = owner.expect("the frame of an object has a block");
+        let mut shrunk = 0;
+        let pages = self.free_in(shard, owner, place, &mut shrunk);
+        pages + self.settle(shrunk, place.length)
+    }
+
+    /// As [`BestFit::free`] in the block's shard; adds it to `shrunk` if too much is parked there now.
+    fn free_in(
+        &self,
+        mut shard: MutexGuard<'_, Shard>,
+        owner: Owner,
+        place: Place,
+        shrunk: &mut u32,
+    ) -> usize {
+        let (gone, is_empty) = shard.change(owner.id, |block| {
+            block.free(place.start, place.length);
+            match block.live_granules() {
+                0 => (block.pages(), true),
+                _ if self.group_pages == self.frame_pages => (0, false),
+                _ => (block.shed(place.start, self.group_pages), false),
+            }
+        });
+        if is_empty {
+            self.forget(&mut shard, owner.id, place.frame);
+        }
+        *shrunk |= u32::from(shard.parks_too_much()) << owner.shard;
+        drop(shard);
+        self.give_back(place.frame, gone);
+        gone.count_ones() as usize
+    }
+
+    /// Makes holes of what is parked beyond what may be, in the shards that `shrunk` names by bits: at the
+    /// end nothing is parked where there is no object. How many pages became the arena's.
+    fn settle(&self, mut shrunk: u32, length: usize) -> usize {
+        let mut pages = 0;
+        while shrunk != 0 {
+            let index = shrunk.trailing_zeros() as usize;
+            let excess = self.shards[index].lock().unpark_excess(length);
+            match excess {
+                // Its block may be of another shard, which shrinks.
+                Some(place) => {
+                    let owner = self.lock_owner(place.frame);
+                    let (owner, shard) = owner.expect("the frame of an object has a block");
+                    pages += self.free_in(shard, owner, place, &mut shrunk);
+                }
+                None => shrunk &= shrunk - 1,
+            }
+        }
+        pages
+    }
+
     /// Adds free pages to the shard.
     fn add_pages(&self, shard: &mut Shard, index: usize) -> Result<(), Full> {
         let first = self.arena.take(self.group_pages).ok_or(Full::NeedsMemory)?;
@@ -197,6 +304,7 @@ impl BestFit {
                 shard.change(id, |block| block.add_pages(page, self.group_pages));
                 // They are there because no open block has a hole.
                 shard.set_closed(id, false);
+                self.set_owner(frame, Owner { shard: index, id });
                 Ok(())
             }
             Err(_) => {
@@ -227,11 +335,19 @@ impl BestFit {
     fn owner(&self, frame: u32) -> Option<Owner> {
         let entry = self.frames.half_words()[frame as usize].load(Ordering::Relaxed);
         let id = (entry & ((1 << ID_BITS) - 1)).checked_sub(1)?;
-        let shard = (entry >> ID_BITS) as usize;
-        Some(Owner { shard, id })
+        let shard = (entry & !CLOSED) >> ID_BITS;
+        Some(Owner {
+            shard: shard as usize,
+            id,
+        })
     }
 
-    /// Under the lock of the shard named.
+    fn is_closed(&self, frame: u32) -> bool {
+        let entry = self.frames.half_words()[frame as usize].load(Ordering::Relaxed);
+        entry & CLOSED != 0
+    }
+
+    /// Names the owner of an open block, under the lock of that shard.
     fn set_owner(&self, frame: u32, owner: Owner) {
         let entry = (owner.shard as u32) << ID_BITS | (owner.id + 1);
         self.frames.half_words()[frame as usize].store(entry, Ordering::Relaxed);
@@ -240,12 +356,12 @@ impl BestFit {
     /// Where the handle's object lies, if it is where one can be.
     fn place(&self, handle: &Handle) -> Option<Place> {
         let granule = handle.offset_bytes() / GRANULE_BYTES;
-        let frame_granules = self.frame_pages * PAGE_GRANULES;
-        let (frame, start) = (granule / frame_granules, granule % frame_granules);
+        let frame_granules = 1 << self.frame_shift;
+        let (frame, start) = (granule >> self.frame_shift, granule & (frame_granules - 1));
         let length = handle.size_bytes().div_ceil(GRANULE_BYTES);
         let fits = (1..=self.unit_bytes).contains(&handle.size_bytes())
             && start + length <= frame_granules
-            && frame < self.arena.pages() / self.frame_pages;
+            && frame < self.frame_count;
         fits.then_some(Place {
             frame: frame as u32,
             start,
@@ -287,9 +403,18 @@ impl BestFit {
         let owner = self
             .owner(frame)
             .filter(|owner| owner.shard == victim.owner);
-        owner.is_some_and(|owner| {
+        let changed = owner.filter(|owner| {
             shard.is_in(owner.id, frame) && shard.set_closed(owner.id, closed) != closed
-        })
+        });
+        let Some(owner) = changed else {
+            return false;
+        };
+        self.set_owner(frame, owner);
+        if closed {
+            let entry = &self.frames.half_words()[frame as usize];
+            entry.store(entry.load(Ordering::Relaxed) | CLOSED, Ordering::Relaxed);
+        }
+        true
     }
 
     fn first_page(&self, frame: u32) -> usize {
@@ -299,7 +424,10 @@ impl BestFit {
     fn own_shard(&self) -> usize {
         match self.shards.len() {
             1 => 0,
-            count => cpu::current() % count,
+            count => match cpu::current() {
+                cpu if cpu < count => cpu,
+                cpu => cpu % count,
+            },
         }
     }
 
@@ -318,7 +446,7 @@ impl BestFit {
 impl Pool for BestFit {
     fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
         let (frame, start) = self.take(bytes.len().div_ceil(GRANULE_BYTES), room)?;
-        let granule = self.first_page(frame) * PAGE_GRANULES + start;
+        let granule = ((frame as usize) << self.frame_shift) + start;
         // SAFETY: these granules were a hole and are none any more: no other handle covers them until
         // `remove` makes them one, which consumes this handle.
         let mut handle = unsafe { Handle::from_parts(granule as u64, bytes.len() as u32) };
@@ -332,32 +460,35 @@ impl Pool for BestFit {
 
     fn remove(&self, handle: Handle) -> usize {
         let place = self.place(&handle).expect("a handle of this pool");
-        let owner = self.lock_owner(place.frame);
-        let (owner, mut shard) = owner.expect("the frame of an object has a block");
-        let (gone, is_empty) = shard.change(owner.id, |block| {
-            block.free(place.start, place.length);
-            match block.live_granules() {
-                0 => (block.pages(), true),
-                _ if self.group_pages == self.frame_pages => (0, false),
-                _ => (block.shed(place.start, self.group_pages), false),
-            }
-        });
-        if is_empty {
-            self.forget(&mut shard, owner.id, place.frame);
-        }
-        drop(shard);
+        debug_assert!(self.holds(&handle), "double free or stale handle");
         handle.into_parts();
-        self.give_back(place.frame, gone);
-        gone.count_ones() as usize
+        let own = self.own_shard();
+        let mut shard = self.shards[own].lock();
+        // Looked at under the lock: who closes a block looks through what is parked afterwards.
+        if !self.is_closed(place.frame) && shard.park(place) {
+            return 0;
+        }
+        let Some(owner) = self.owner(place.frame).filter(|owner| owner.shard == own) else {
+            drop(shard);
+            return self.free(place);
+        };
+        let mut shrunk = 0;
+        let pages = self.free_in(shard, owner, place, &mut shrunk);
+        pages + self.settle(shrunk, place.length)
     }
 
     fn holds(&self, handle: &Handle) -> bool {
         self.place(handle).is_some_and(|place| {
             let owner = self.lock_owner(place.frame);
-            owner.is_some_and(|(owner, shard)| {
+            let is_in_block = owner.is_some_and(|(owner, shard)| {
                 shard.is_in(owner.id, place.frame)
                     && shard.block(owner.id).holds(place.start, place.length)
-            })
+            });
+            is_in_block
+                && !self
+                    .shards
+                    .iter()
+                    .any(|shard| shard.lock().is_parked(place))
         })
     }
 
@@ -393,9 +524,12 @@ impl Pool for BestFit {
         for index in 0..self.shards.len() {
             self.add_candidates(index, &mut candidates)?;
         }
-        victims::close_sparse([Ok(candidates)], blocks_max, |victim| {
+        let victims = victims::close_sparse([Ok(candidates)], blocks_max, |victim| {
             self.set_closed(victim, true)
-        })
+        });
+        // Nothing in them is handed out any more, and those that hold nothing else are free now.
+        self.unpark_all();
+        victims
     }
 
     fn reopen(&self, victim: Victim) -> bool {
@@ -416,3 +550,6 @@ impl Pool for BestFit {
         shards.sum::<usize>() + size_of_val(&*self.shards) + frames * size_of::<u32>()
     }
 }
+
+#[cfg(all(test, not(uzram_shuttle)))]
+mod tests;
