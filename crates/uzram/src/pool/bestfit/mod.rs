@@ -6,12 +6,17 @@
 //! hole (`shard.rs`), and an object goes to the block whose longest hole is the shortest that
 //! suffices, there into the shortest hole that does.
 //!
+//! Before that it goes to the place of a removed object as long, if this CPU has kept one (`parked.rs`):
+//! a removed object's place becomes a hole only where ten as long are kept already, or all that is kept is
+//! more than 1/32 of what the shard holds. It does so, too, before the pool takes more memory than it has, and
+//! when blocks are closed; so a store without objects has no blocks.
+//!
 //! Why it is dense: size classes lose what an object is smaller than its class, a block's end, and a
 //! part-filled block for each class. Here sizes of one store mix, so that nearly every hole finds an
 //! object; at random overwrites the holes stay at 1 to 2 % of a large store.
 //!
-//! Trade-off: an insert looks through a block's holes, some twenty, where a class would pop one; and
-//! holes are no class's, so a store that turns to larger objects must wait for neighbours to go, or be compacted.
+//! Trade-off: an insert that finds no place kept looks through a block's holes, some twenty, where a class would
+//! pop one; a small store that is overwritten keeps up to 1/32 more; and holes are no class's, so a store that turns to larger objects must wait for neighbours to go, or be compacted.
 //! Bound: an object of `s` bytes occupies less than `s` + 8; bookkeeping is about 1/500 of the
 //! memory, at worst 4 bytes for each two of the smallest objects.
 //!
@@ -19,13 +24,16 @@
 //! has, and give each back as soon as a hole covers it; objects cross them, for a frame's pages lie
 //! side by side.
 //!
-//! Invariant 8: an object's place gives its frame, and what no object covers is a hole.
+//! Invariant 8: an object's place gives its frame, and what no object covers is a hole; what was kept is one
+//! after a rebuild.
 //!
 //! Locks: one a shard of blocks, then the arena's. A CPU fills the blocks of its own shard, then steals a
 //! block with a hole from another, then takes new memory; stealing alone holds two shards' locks, the
 //! lower first. So blocks come to lie with the CPUs that write, however they were filled. A frame's entry
 //! names its shard and changes under that lock (two, when stolen), so who has a handle reads it, locks, and
-//! looks again. The copy into an object runs outside, for nobody else knows the object yet.
+//! looks again. Places are kept with the CPU that removes, whoever has the block, under its shard's lock: who closes
+//! a block marks its frame and then empties what every shard keeps, so a place in it is kept nowhere afterwards.
+//! The copy into an object runs outside, for nobody else knows the object yet.
 
 #![allow(unsafe_code)]
 
@@ -38,6 +46,7 @@ mod shard;
 use crossbeam_utils::CachePadded;
 
 use self::block::{Block, PAGE_GRANULES};
+use self::parked::Parked;
 use self::shard::{BlockId, Shard};
 use super::arena::{Arena, Memory, RUN_PAGES_MAX, Runs};
 use super::victims::{self, Candidate, Candidates, Victim};
@@ -90,6 +99,8 @@ struct BestFit {
     /// Pages that are taken and given back at once: a frame, or a unit.
     group_pages: usize,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// Where each shard's bins of parked places lie; empty where nothing is parked.
+    bins_addresses: Box<[usize]>,
     /// For each frame with a block, its shard and the block's id there. Written under that shard's lock.
     frames: Region,
     arena: Arena,
@@ -106,9 +117,16 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
         true => (frame_pages, cpu::possible().min(SHARDS_MAX)),
         false => (unit_pages, 1),
     };
-    let mut shards = Vec::new();
+    let (mut shards, mut bins_addresses) = (Vec::new(), Vec::new());
     for _ in 0..shard_count {
-        let shard = Shard::new(unit_bytes / GRANULE_BYTES, whole_frames);
+        let parked = match whole_frames {
+            true => Parked::new()?,
+            false => Parked::default(),
+        };
+        if whole_frames {
+            memory::push(&mut bins_addresses, parked.address())?;
+        }
+        let shard = Shard::new(unit_bytes / GRANULE_BYTES, parked);
         memory::push(&mut shards, CachePadded::new(Mutex::new(shard)))?;
     }
     let arena = Arena::new(config, memory, Runs::Aligned);
@@ -120,6 +138,7 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
         frame_count,
         group_pages,
         shards: shards.into_boxed_slice(),
+        bins_addresses: bins_addresses.into_boxed_slice(),
         frames: Region::reserve(frame_count * size_of::<u32>(), Backing::Private)?,
         arena,
     }))
@@ -144,13 +163,20 @@ impl BestFit {
     /// Takes a parked place, granules in a hole, or new memory; all from this CPU's shard, if it has them.
     fn take(&self, length: usize, room: Room) -> Result<(u32, usize), Full> {
         let own = self.own_shard();
+        self.bring_bin_closer(own, length);
         let mut shard = self.shards[own].lock();
         let parked = shard.unpark(length).map(|place| (place.frame, place.start));
         if let Some(place) = parked.or_else(|| shard.take(length)) {
             return Ok(place);
         }
         drop(shard);
-        // What is parked is room too: before there is none, it all becomes holes.
+        self.take_slowly(own, length, room)
+    }
+
+    /// As [`BestFit::take`], where this CPU's shard has nothing; what is parked all becomes holes before
+    /// there is no room.
+    #[cold]
+    fn take_slowly(&self, own: usize, length: usize, room: Room) -> Result<(u32, usize), Full> {
         loop {
             match self.take_elsewhere(own, length, room) {
                 Err(Full::NeedsMemory) if self.unpark_for(length) => {}
@@ -431,6 +457,13 @@ impl BestFit {
         }
     }
 
+    /// The lock waits until what was copied before is in the caches; meanwhile the bin comes.
+    fn bring_bin_closer(&self, shard: usize, length: usize) {
+        if let Some(address) = self.bins_addresses.get(shard) {
+            parked::bring_closer(*address, length);
+        }
+    }
+
     /// Gives pages of a frame back to the arena, named by bits.
     fn give_back(&self, frame: u32, pages: u64) {
         let mut rest = pages;
@@ -463,6 +496,7 @@ impl Pool for BestFit {
         debug_assert!(self.holds(&handle), "double free or stale handle");
         handle.into_parts();
         let own = self.own_shard();
+        self.bring_bin_closer(own, place.length);
         let mut shard = self.shards[own].lock();
         // Looked at under the lock: who closes a block looks through what is parked afterwards.
         if !self.is_closed(place.frame) && shard.park(place) {

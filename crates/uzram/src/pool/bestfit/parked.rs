@@ -4,6 +4,8 @@
 //! nor when it goes to an object again. What a store overwrites has the sizes of what it writes, so most
 //! removals and insertions end here, without the block's words, which lie cold in a large store.
 
+use crate::cpu;
+use crate::error::Result;
 use crate::memory;
 use crate::pool::bestfit::Place;
 use crate::pool::bestfit::lengths::{LENGTHS, Lengths};
@@ -23,9 +25,14 @@ struct Bin {
 
 const _: () = assert!(size_of::<Bin>() == 64);
 
+/// Has the bin of a length brought closer, of the bins at an address.
+pub(super) fn bring_closer(bins_address: usize, length: usize) {
+    cpu::prefetch(bins_address + length * size_of::<Bin>());
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Parked {
-    /// One a length; none before the first place comes.
+    /// One a length, or none: then nothing is kept.
     bins: Box<[Bin]>,
     nonempty: Lengths,
     granules: usize,
@@ -40,6 +47,20 @@ impl Bin {
 }
 
 impl Parked {
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub(super) fn new() -> Result<Parked> {
+        Ok(Parked {
+            bins: memory::boxed_slice(LENGTHS, Bin::EMPTY)?,
+            ..Parked::default()
+        })
+    }
+
+    /// Where the bins lie, for [`bring_closer`].
+    pub(super) fn address(&self) -> usize {
+        self.bins.as_ptr().addr()
+    }
+
     /// Granules of all places.
     pub(super) fn granules(&self) -> usize {
         self.granules
@@ -47,9 +68,6 @@ impl Parked {
 
     /// Keeps a place; false if there is no room for one so long.
     pub(super) fn push(&mut self, place: Place) -> bool {
-        if self.bins.is_empty() && place.length < LENGTHS {
-            self.bins = memory::boxed_slice(LENGTHS, Bin::EMPTY).unwrap_or_default();
-        }
         let Some(bin) = self.bins.get_mut(place.length) else {
             return false;
         };

@@ -15,7 +15,7 @@ use crate::memory;
 const LISTS: usize = LENGTHS - 1;
 
 /// Of what a shard's blocks hold, the part that may be parked. Models have few objects.
-const PARKED_PART: usize = if cfg!(uzram_shuttle) { 2 } else { 64 };
+const PARKED_PART: usize = if cfg!(uzram_shuttle) { 2 } else { 32 };
 
 /// Blocks in one allocation of bookkeeping.
 const CHUNK_BLOCKS: usize = 16;
@@ -39,7 +39,6 @@ pub(super) struct Shard {
     holes_bytes: usize,
     /// Of all blocks.
     live_granules: usize,
-    parks: bool,
     /// Perhaps of other shards' blocks.
     parked: Parked,
 }
@@ -57,7 +56,7 @@ struct Item {
 }
 
 impl Shard {
-    pub(super) fn new(unit_granules: usize, parks: bool) -> Shard {
+    pub(super) fn new(unit_granules: usize, parked: Parked) -> Shard {
         Shard {
             chunks: Vec::new(),
             unused: NONE,
@@ -66,15 +65,14 @@ impl Shard {
             nonempty: Lengths::default(),
             holes_bytes: 0,
             live_granules: 0,
-            parks,
-            parked: Parked::default(),
+            parked,
         }
     }
 
     /// Keeps the place of a removed object for the next one as long; false if it must become a hole.
     pub(super) fn park(&mut self, place: Place) -> bool {
         let granules = self.parked.granules() + place.length;
-        self.parks && granules <= self.live_granules / PARKED_PART && self.parked.push(place)
+        granules <= self.live_granules / PARKED_PART && self.parked.push(place)
     }
 
     /// A parked place of this very length.

@@ -108,7 +108,7 @@ fn what_is_parked_is_room_under_a_limit() {
 /// Lengths that only large units have are not parked; nothing else differs.
 #[test]
 fn longer_objects_become_holes() {
-    let mut parked = parked::Parked::default();
+    let mut parked = Parked::new().unwrap();
     let place = |length| Place {
         frame: 3,
         start: 5,
