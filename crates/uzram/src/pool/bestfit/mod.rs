@@ -55,7 +55,7 @@ use crate::cpu;
 use crate::error::Result;
 use crate::memory;
 use crate::region::{Backing, PAGE_BYTES, Region};
-use crate::sync::{Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 pub(super) const NAME: &str = "bestfit";
 
@@ -103,6 +103,8 @@ struct BestFit {
     bins_addresses: Box<[usize]>,
     /// For each frame with a block, its shard and the block's id there. Written under that shard's lock.
     frames: Region,
+    /// A limit was set below what is used: nothing is parked, for it may keep a block, until enough is free.
+    over_limit: AtomicBool,
     arena: Arena,
 }
 
@@ -140,6 +142,7 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
         shards: shards.into_boxed_slice(),
         bins_addresses: bins_addresses.into_boxed_slice(),
         frames: Region::reserve(frame_count * size_of::<u32>(), Backing::Private)?,
+        over_limit: AtomicBool::new(false),
         arena,
     }))
 }
@@ -296,8 +299,19 @@ impl BestFit {
         }
         *shrunk |= u32::from(shard.parks_too_much()) << owner.shard;
         drop(shard);
-        self.give_back(place.frame, gone);
+        if gone != 0 {
+            self.give_back(place.frame, gone);
+            self.look_at_limit();
+        }
         gone.count_ones() as usize
+    }
+
+    /// Lets removed objects be parked again once what is used is within the limit.
+    fn look_at_limit(&self) {
+        if self.over_limit.load(Ordering::Relaxed) {
+            let is_over = self.arena.is_over_limit();
+            self.over_limit.store(is_over, Ordering::Relaxed);
+        }
     }
 
     /// Makes holes of what is parked beyond what may be, in the shards that `shrunk` names by bits: at the
@@ -499,7 +513,8 @@ impl Pool for BestFit {
         self.bring_bin_closer(own, place.length);
         let mut shard = self.shards[own].lock();
         // Looked at under the lock: who closes a block looks through what is parked afterwards.
-        if !self.is_closed(place.frame) && shard.park(place) {
+        let may_park = !self.over_limit.load(Ordering::Relaxed) && !self.is_closed(place.frame);
+        if may_park && shard.park(place) {
             return 0;
         }
         let Some(owner) = self.owner(place.frame).filter(|owner| owner.shard == own) else {
@@ -568,6 +583,15 @@ impl Pool for BestFit {
 
     fn reopen(&self, victim: Victim) -> bool {
         self.set_closed(victim, false)
+    }
+
+    fn set_limit(&self, limit_bytes: u64) {
+        self.arena.set_limit(limit_bytes);
+        self.over_limit
+            .store(self.arena.is_over_limit(), Ordering::Relaxed);
+        if self.over_limit.load(Ordering::Relaxed) {
+            self.unpark_all();
+        }
     }
 
     fn huge_bytes(&self) -> usize {
