@@ -8,8 +8,8 @@
 //!
 //! Before that it goes to the place of a removed object as long, if this CPU has kept one (`parked.rs`):
 //! a removed object's place becomes a hole only where ten as long are kept already, or all that is kept is
-//! more than 1/32 of what the shard holds. It does so, too, before the pool takes more memory than it has, and
-//! when blocks are closed; so a store without objects has no blocks.
+//! more than 1/32 of what the shard holds. It does so, too, before the pool takes more memory than it has, when
+//! blocks are closed, and while a new limit is below what is used; so a store without objects has no blocks.
 //!
 //! Why it is dense: size classes lose what an object is smaller than its class, a block's end, and a
 //! part-filled block for each class. Here sizes of one store mix, so that nearly every hole finds an
@@ -209,32 +209,6 @@ impl BestFit {
         shard.take(length).ok_or(Full::NoMemory)
     }
 
-    /// Makes a hole of a parked place that is so long, else holes of all; false if nothing was parked.
-    fn unpark_for(&self, length: usize) -> bool {
-        let unpark = |shard: &CachePadded<Mutex<Shard>>| shard.lock().unpark_from(length);
-        match self.shards.iter().find_map(unpark) {
-            Some(place) => {
-                self.free(place);
-                true
-            }
-            None => self.unpark_all(),
-        }
-    }
-
-    fn unpark_all(&self) -> bool {
-        let mut was_parked = false;
-        for shard in &self.shards {
-            loop {
-                let Some(place) = shard.lock().unpark_from(0) else {
-                    break;
-                };
-                self.free(place);
-                was_parked = true;
-            }
-        }
-        was_parked
-    }
-
     /// Takes granules of another shard's block, which becomes this CPU's if there is memory for its entry.
     fn steal(&self, from: usize, own: usize, length: usize) -> Option<(u32, usize)> {
         if !self.shards[from].lock().has_hole(length) {
@@ -304,34 +278,6 @@ impl BestFit {
             self.look_at_limit();
         }
         gone.count_ones() as usize
-    }
-
-    /// Lets removed objects be parked again once what is used is within the limit.
-    fn look_at_limit(&self) {
-        if self.over_limit.load(Ordering::Relaxed) {
-            let is_over = self.arena.is_over_limit();
-            self.over_limit.store(is_over, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes holes of what is parked beyond what may be, in the shards that `shrunk` names by bits: at the
-    /// end nothing is parked where there is no object. How many pages became the arena's.
-    fn settle(&self, mut shrunk: u32, length: usize) -> usize {
-        let mut pages = 0;
-        while shrunk != 0 {
-            let index = shrunk.trailing_zeros() as usize;
-            let excess = self.shards[index].lock().unpark_excess(length);
-            match excess {
-                // Its block may be of another shard, which shrinks.
-                Some(place) => {
-                    let owner = self.lock_owner(place.frame);
-                    let (owner, shard) = owner.expect("the frame of an object has a block");
-                    pages += self.free_in(shard, owner, place, &mut shrunk);
-                }
-                None => shrunk &= shrunk - 1,
-            }
-        }
-        pages
     }
 
     /// Adds free pages to the shard.

@@ -4,11 +4,15 @@
 //! nor when it goes to an object again. What a store overwrites has the sizes of what it writes, so most
 //! removals and insertions end here, without the block's words, which lie cold in a large store.
 
+use crossbeam_utils::CachePadded;
+
+use super::lengths::{LENGTHS, Lengths};
+use super::shard::Shard;
+use super::{BestFit, Place};
 use crate::cpu;
 use crate::error::Result;
 use crate::memory;
-use crate::pool::bestfit::Place;
-use crate::pool::bestfit::lengths::{LENGTHS, Lengths};
+use crate::sync::{Mutex, Ordering};
 
 /// Places of a length: what one cache line has room for. The count of a length goes up and down
 /// at random, so it is at an end, where a block must be looked at, about once in so many times.
@@ -116,5 +120,62 @@ impl Parked {
     /// Bookkeeping memory, in bytes.
     pub(super) fn side_bytes(&self) -> usize {
         size_of_val(&*self.bins)
+    }
+}
+
+/// What makes parked places holes.
+impl BestFit {
+    /// Makes a hole of a parked place that is so long, else holes of all; false if nothing was parked.
+    pub(super) fn unpark_for(&self, length: usize) -> bool {
+        let unpark = |shard: &CachePadded<Mutex<Shard>>| shard.lock().unpark_from(length);
+        match self.shards.iter().find_map(unpark) {
+            Some(place) => {
+                self.free(place);
+                true
+            }
+            None => self.unpark_all(),
+        }
+    }
+
+    pub(super) fn unpark_all(&self) -> bool {
+        let mut was_parked = false;
+        for shard in &self.shards {
+            loop {
+                let Some(place) = shard.lock().unpark_from(0) else {
+                    break;
+                };
+                self.free(place);
+                was_parked = true;
+            }
+        }
+        was_parked
+    }
+
+    /// Lets removed objects be parked again once what is used is within the limit.
+    pub(super) fn look_at_limit(&self) {
+        if self.over_limit.load(Ordering::Relaxed) {
+            let is_over = self.arena.is_over_limit();
+            self.over_limit.store(is_over, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes holes of what is parked beyond what may be, in the shards that `shrunk` names by bits: at the
+    /// end nothing is parked where there is no object. How many pages became the arena's.
+    pub(super) fn settle(&self, mut shrunk: u32, length: usize) -> usize {
+        let mut pages = 0;
+        while shrunk != 0 {
+            let index = shrunk.trailing_zeros() as usize;
+            let excess = self.shards[index].lock().unpark_excess(length);
+            match excess {
+                // Its block may be of another shard, which shrinks.
+                Some(place) => {
+                    let owner = self.lock_owner(place.frame);
+                    let (owner, shard) = owner.expect("the frame of an object has a block");
+                    pages += self.free_in(shard, owner, place, &mut shrunk);
+                }
+                None => shrunk &= shrunk - 1,
+            }
+        }
+        pages
     }
 }
