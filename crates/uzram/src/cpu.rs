@@ -3,6 +3,8 @@
 //! A CPU number is a hint: the thread may move the moment after, and ids can exceed the count
 //! (sparse ids, changed cpusets). Everything indexed by it is shared and locked or atomic.
 
+#![allow(unsafe_code)]
+
 use crossbeam_utils::CachePadded;
 
 use crate::error::Result;
@@ -25,6 +27,19 @@ pub(crate) fn current() -> usize {
         }
         rustix::thread::sched_getcpu()
     }
+}
+
+/// Has the cache line at `address` brought closer, for what a lock is about to keep waiting; any address will do.
+#[inline]
+pub(crate) fn prefetch(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint that never faults and changes nothing but caches.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address)) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// How many CPUs this machine may ever have online, from 1 to [`CPUS_MAX`].

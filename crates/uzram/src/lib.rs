@@ -19,6 +19,7 @@
 //! - `codec/lz4_dictionary.rs`: calls into liblz4
 //! - `codec/lz4hc.rs`: calls into liblz4
 //! - `codec/zstd.rs`: contexts that refer to the dictionary kept beside them
+//! - `cpu.rs`: hints to the cache
 //! - `device/brd.rs`: copies into pages of plain memory
 //! - `device/medium/file.rs`: vouches for places in a mapped file
 //! - `device/medium/guard.rs`: loads and stores that survive the loss of a mapped file

@@ -295,6 +295,11 @@ impl Arena {
         self.state.lock().limit_pages = pages;
     }
 
+    /// Whether the limit was set below what is used.
+    pub(crate) fn is_over_limit(&self) -> bool {
+        self.state.lock().over_limit(0)
+    }
+
     pub(crate) fn reset_used_max(&self) {
         let mut state = self.state.lock();
         state.used_max_pages = state.used_pages;

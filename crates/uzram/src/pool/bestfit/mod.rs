@@ -6,12 +6,17 @@
 //! hole (`shard.rs`), and an object goes to the block whose longest hole is the shortest that
 //! suffices, there into the shortest hole that does.
 //!
+//! Before that it goes to the place of a removed object as long, if this CPU has kept one (`parked.rs`):
+//! a removed object's place becomes a hole only where ten as long are kept already, or all that is kept is
+//! more than 1/32 of what the shard holds. It does so, too, before the pool takes more memory than it has, when
+//! blocks are closed, and while a new limit is below what is used; so a store without objects has no blocks.
+//!
 //! Why it is dense: size classes lose what an object is smaller than its class, a block's end, and a
 //! part-filled block for each class. Here sizes of one store mix, so that nearly every hole finds an
 //! object; at random overwrites the holes stay at 1 to 2 % of a large store.
 //!
-//! Trade-off: an insert looks through a block's holes, some twenty, where a class would pop one; and
-//! holes are no class's, so a store that turns to larger objects must wait for neighbours to go, or be compacted.
+//! Trade-off: an insert that finds no place kept looks through a block's holes, some twenty, where a class would
+//! pop one; a small store that is overwritten keeps up to 1/32 more; and holes are no class's, so a store that turns to larger objects must wait for neighbours to go, or be compacted.
 //! Bound: an object of `s` bytes occupies less than `s` + 8; bookkeeping is about 1/500 of the
 //! memory, at worst 4 bytes for each two of the smallest objects.
 //!
@@ -19,23 +24,29 @@
 //! has, and give each back as soon as a hole covers it; objects cross them, for a frame's pages lie
 //! side by side.
 //!
-//! Invariant 8: an object's place gives its frame, and what no object covers is a hole.
+//! Invariant 8: an object's place gives its frame, and what no object covers is a hole; what was kept is one
+//! after a rebuild.
 //!
 //! Locks: one a shard of blocks, then the arena's. A CPU fills the blocks of its own shard, then steals a
 //! block with a hole from another, then takes new memory; stealing alone holds two shards' locks, the
 //! lower first. So blocks come to lie with the CPUs that write, however they were filled. A frame's entry
 //! names its shard and changes under that lock (two, when stolen), so who has a handle reads it, locks, and
-//! looks again. The copy into an object runs outside, for nobody else knows the object yet.
+//! looks again. Places are kept with the CPU that removes, whoever has the block, under its shard's lock: who closes
+//! a block marks its frame and then empties what every shard keeps, so a place in it is kept nowhere afterwards.
+//! The copy into an object runs outside, for nobody else knows the object yet.
 
 #![allow(unsafe_code)]
 
 mod block;
 mod holes;
+mod lengths;
+mod parked;
 mod shard;
 
 use crossbeam_utils::CachePadded;
 
 use self::block::{Block, PAGE_GRANULES};
+use self::parked::Parked;
 use self::shard::{BlockId, Shard};
 use super::arena::{Arena, Memory, RUN_PAGES_MAX, Runs};
 use super::victims::{self, Candidate, Candidates, Victim};
@@ -44,7 +55,7 @@ use crate::cpu;
 use crate::error::Result;
 use crate::memory;
 use crate::region::{Backing, PAGE_BYTES, Region};
-use crate::sync::{Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 pub(super) const NAME: &str = "bestfit";
 
@@ -62,8 +73,13 @@ const WHOLE_FRAMES_FROM_BYTES: u64 = if cfg!(uzram_shuttle) {
 /// More CPUs than this share shards, for an insert that finds no hole looks into each.
 const SHARDS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 8 };
 
-/// Bits of a frame's entry for the block's id plus one; the rest name the shard.
+/// Bits of a frame's entry for the block's id plus one; then come those that name the shard, and one for
+/// closed blocks.
 const ID_BITS: u32 = 28;
+const SHARD_BITS: u32 = 3;
+const CLOSED: u32 = 1 << (ID_BITS + SHARD_BITS);
+
+const _: () = assert!(SHARDS_MAX <= 1 << SHARD_BITS && ID_BITS + SHARD_BITS < u32::BITS);
 
 /// Compressed objects that would save less than this part of a unit are not worth decompressing.
 const SAVING_MIN_PART: usize = 64;
@@ -77,11 +93,18 @@ const HOLES_LEFT_PART: usize = 16;
 struct BestFit {
     unit_bytes: usize,
     frame_pages: usize,
+    /// log2 of a frame's granules.
+    frame_shift: u32,
+    frame_count: usize,
     /// Pages that are taken and given back at once: a frame, or a unit.
     group_pages: usize,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// Where each shard's bins of parked places lie; empty where nothing is parked.
+    bins_addresses: Box<[usize]>,
     /// For each frame with a block, its shard and the block's id there. Written under that shard's lock.
     frames: Region,
+    /// A limit was set below what is used: nothing is parked, for it may keep a block, until enough is free.
+    over_limit: AtomicBool,
     arena: Arena,
 }
 
@@ -96,19 +119,30 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
         true => (frame_pages, cpu::possible().min(SHARDS_MAX)),
         false => (unit_pages, 1),
     };
-    let mut shards = Vec::new();
+    let (mut shards, mut bins_addresses) = (Vec::new(), Vec::new());
     for _ in 0..shard_count {
-        let shard = Shard::new(unit_bytes / GRANULE_BYTES);
+        let parked = match whole_frames {
+            true => Parked::new()?,
+            false => Parked::default(),
+        };
+        if whole_frames {
+            memory::push(&mut bins_addresses, parked.address())?;
+        }
+        let shard = Shard::new(unit_bytes / GRANULE_BYTES, parked);
         memory::push(&mut shards, CachePadded::new(Mutex::new(shard)))?;
     }
     let arena = Arena::new(config, memory, Runs::Aligned);
-    let frames = arena.pages() / frame_pages;
+    let frame_count = arena.pages() / frame_pages;
     Ok(Box::new(BestFit {
         unit_bytes,
         frame_pages,
+        frame_shift: (frame_pages * PAGE_GRANULES).trailing_zeros(),
+        frame_count,
         group_pages,
         shards: shards.into_boxed_slice(),
-        frames: Region::reserve(frames * size_of::<u32>(), Backing::Private)?,
+        bins_addresses: bins_addresses.into_boxed_slice(),
+        frames: Region::reserve(frame_count * size_of::<u32>(), Backing::Private)?,
+        over_limit: AtomicBool::new(false),
         arena,
     }))
 }
@@ -129,26 +163,46 @@ struct Owner {
 }
 
 impl BestFit {
-    /// Takes granules in a hole of this CPU's shard, else of a block stolen from another, else in new
-    /// memory.
+    /// Takes a parked place, granules in a hole, or new memory; all from this CPU's shard, if it has them.
     fn take(&self, length: usize, room: Room) -> Result<(u32, usize), Full> {
         let own = self.own_shard();
-        if let Some(place) = self.shards[own].lock().take(length) {
+        self.bring_bin_closer(own, length);
+        let mut shard = self.shards[own].lock();
+        let parked = shard.unpark(length).map(|place| (place.frame, place.start));
+        if let Some(place) = parked.or_else(|| shard.take(length)) {
             return Ok(place);
         }
+        drop(shard);
+        self.take_slowly(own, length, room)
+    }
+
+    /// As [`BestFit::take`], where this CPU's shard has nothing; what is parked all becomes holes before
+    /// there is no room.
+    #[cold]
+    fn take_slowly(&self, own: usize, length: usize, room: Room) -> Result<(u32, usize), Full> {
+        loop {
+            match self.take_elsewhere(own, length, room) {
+                Err(Full::NeedsMemory) if self.unpark_for(length) => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    /// Takes granules of a block stolen from another shard, else in new memory.
+    fn take_elsewhere(&self, own: usize, length: usize, room: Room) -> Result<(u32, usize), Full> {
         let count = self.shards.len();
         let mut others = (1..count).map(|step| (own + step) % count);
         if let Some(place) = others.find_map(|from| self.steal(from, own, length)) {
             return Ok(place);
-        }
-        if room == Room::InBlocks {
-            return Err(Full::NeedsMemory);
         }
         let mut shard = self.shards[own].lock();
         // Somebody may have added pages since. Adding more would leave them without an object, and so
         // without anybody whose removal gives them back.
         if let Some(place) = shard.take(length) {
             return Ok(place);
+        }
+        if room == Room::InBlocks {
+            return Err(Full::NeedsMemory);
         }
         self.add_pages(&mut shard, own)?;
         // Nothing, if there is no memory for the entry of the hole that they are.
@@ -172,6 +226,8 @@ impl BestFit {
             let id = ours.add(place.0, theirs.remove(owner.id));
             self.set_owner(place.0, Owner { shard: own, id });
         }
+        drop((theirs, ours));
+        self.settle(1 << from, length);
         Some(place)
     }
 
@@ -187,6 +243,43 @@ impl BestFit {
         }
     }
 
+    /// Makes a hole of an object's place; how many pages became the arena's.
+    fn free(&self, place: Place) -> usize {
+        let owner = self.lock_owner(place.frame);
+        let (owner, shard) = owner.expect("the frame of an object has a block");
+        let mut shrunk = 0;
+        let pages = self.free_in(shard, owner, place, &mut shrunk);
+        pages + self.settle(shrunk, place.length)
+    }
+
+    /// As [`BestFit::free`] in the block's shard; adds it to `shrunk` if too much is parked there now.
+    fn free_in(
+        &self,
+        mut shard: MutexGuard<'_, Shard>,
+        owner: Owner,
+        place: Place,
+        shrunk: &mut u32,
+    ) -> usize {
+        let (gone, is_empty) = shard.change(owner.id, |block| {
+            block.free(place.start, place.length);
+            match block.live_granules() {
+                0 => (block.pages(), true),
+                _ if self.group_pages == self.frame_pages => (0, false),
+                _ => (block.shed(place.start, self.group_pages), false),
+            }
+        });
+        if is_empty {
+            self.forget(&mut shard, owner.id, place.frame);
+        }
+        *shrunk |= u32::from(shard.parks_too_much()) << owner.shard;
+        drop(shard);
+        if gone != 0 {
+            self.give_back(place.frame, gone);
+            self.look_at_limit();
+        }
+        gone.count_ones() as usize
+    }
+
     /// Adds free pages to the shard.
     fn add_pages(&self, shard: &mut Shard, index: usize) -> Result<(), Full> {
         let first = self.arena.take(self.group_pages).ok_or(Full::NeedsMemory)?;
@@ -197,6 +290,7 @@ impl BestFit {
                 shard.change(id, |block| block.add_pages(page, self.group_pages));
                 // They are there because no open block has a hole.
                 shard.set_closed(id, false);
+                self.set_owner(frame, Owner { shard: index, id });
                 Ok(())
             }
             Err(_) => {
@@ -227,11 +321,19 @@ impl BestFit {
     fn owner(&self, frame: u32) -> Option<Owner> {
         let entry = self.frames.half_words()[frame as usize].load(Ordering::Relaxed);
         let id = (entry & ((1 << ID_BITS) - 1)).checked_sub(1)?;
-        let shard = (entry >> ID_BITS) as usize;
-        Some(Owner { shard, id })
+        let shard = (entry & !CLOSED) >> ID_BITS;
+        Some(Owner {
+            shard: shard as usize,
+            id,
+        })
     }
 
-    /// Under the lock of the shard named.
+    fn is_closed(&self, frame: u32) -> bool {
+        let entry = self.frames.half_words()[frame as usize].load(Ordering::Relaxed);
+        entry & CLOSED != 0
+    }
+
+    /// Names the owner of an open block, under the lock of that shard.
     fn set_owner(&self, frame: u32, owner: Owner) {
         let entry = (owner.shard as u32) << ID_BITS | (owner.id + 1);
         self.frames.half_words()[frame as usize].store(entry, Ordering::Relaxed);
@@ -240,12 +342,12 @@ impl BestFit {
     /// Where the handle's object lies, if it is where one can be.
     fn place(&self, handle: &Handle) -> Option<Place> {
         let granule = handle.offset_bytes() / GRANULE_BYTES;
-        let frame_granules = self.frame_pages * PAGE_GRANULES;
-        let (frame, start) = (granule / frame_granules, granule % frame_granules);
+        let frame_granules = 1 << self.frame_shift;
+        let (frame, start) = (granule >> self.frame_shift, granule & (frame_granules - 1));
         let length = handle.size_bytes().div_ceil(GRANULE_BYTES);
         let fits = (1..=self.unit_bytes).contains(&handle.size_bytes())
             && start + length <= frame_granules
-            && frame < self.arena.pages() / self.frame_pages;
+            && frame < self.frame_count;
         fits.then_some(Place {
             frame: frame as u32,
             start,
@@ -287,9 +389,18 @@ impl BestFit {
         let owner = self
             .owner(frame)
             .filter(|owner| owner.shard == victim.owner);
-        owner.is_some_and(|owner| {
+        let changed = owner.filter(|owner| {
             shard.is_in(owner.id, frame) && shard.set_closed(owner.id, closed) != closed
-        })
+        });
+        let Some(owner) = changed else {
+            return false;
+        };
+        self.set_owner(frame, owner);
+        if closed {
+            let entry = &self.frames.half_words()[frame as usize];
+            entry.store(entry.load(Ordering::Relaxed) | CLOSED, Ordering::Relaxed);
+        }
+        true
     }
 
     fn first_page(&self, frame: u32) -> usize {
@@ -299,7 +410,17 @@ impl BestFit {
     fn own_shard(&self) -> usize {
         match self.shards.len() {
             1 => 0,
-            count => cpu::current() % count,
+            count => match cpu::current() {
+                cpu if cpu < count => cpu,
+                cpu => cpu % count,
+            },
+        }
+    }
+
+    /// The lock waits until what was copied before is in the caches; meanwhile the bin comes.
+    fn bring_bin_closer(&self, shard: usize, length: usize) {
+        if let Some(address) = self.bins_addresses.get(shard) {
+            parked::bring_closer(*address, length);
         }
     }
 
@@ -318,7 +439,7 @@ impl BestFit {
 impl Pool for BestFit {
     fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
         let (frame, start) = self.take(bytes.len().div_ceil(GRANULE_BYTES), room)?;
-        let granule = self.first_page(frame) * PAGE_GRANULES + start;
+        let granule = ((frame as usize) << self.frame_shift) + start;
         // SAFETY: these granules were a hole and are none any more: no other handle covers them until
         // `remove` makes them one, which consumes this handle.
         let mut handle = unsafe { Handle::from_parts(granule as u64, bytes.len() as u32) };
@@ -332,32 +453,37 @@ impl Pool for BestFit {
 
     fn remove(&self, handle: Handle) -> usize {
         let place = self.place(&handle).expect("a handle of this pool");
-        let owner = self.lock_owner(place.frame);
-        let (owner, mut shard) = owner.expect("the frame of an object has a block");
-        let (gone, is_empty) = shard.change(owner.id, |block| {
-            block.free(place.start, place.length);
-            match block.live_granules() {
-                0 => (block.pages(), true),
-                _ if self.group_pages == self.frame_pages => (0, false),
-                _ => (block.shed(place.start, self.group_pages), false),
-            }
-        });
-        if is_empty {
-            self.forget(&mut shard, owner.id, place.frame);
-        }
-        drop(shard);
+        debug_assert!(self.holds(&handle), "double free or stale handle");
         handle.into_parts();
-        self.give_back(place.frame, gone);
-        gone.count_ones() as usize
+        let own = self.own_shard();
+        self.bring_bin_closer(own, place.length);
+        let mut shard = self.shards[own].lock();
+        // Looked at under the lock: who closes a block looks through what is parked afterwards.
+        let may_park = !self.over_limit.load(Ordering::Relaxed) && !self.is_closed(place.frame);
+        if may_park && shard.park(place) {
+            return 0;
+        }
+        let Some(owner) = self.owner(place.frame).filter(|owner| owner.shard == own) else {
+            drop(shard);
+            return self.free(place);
+        };
+        let mut shrunk = 0;
+        let pages = self.free_in(shard, owner, place, &mut shrunk);
+        pages + self.settle(shrunk, place.length)
     }
 
     fn holds(&self, handle: &Handle) -> bool {
         self.place(handle).is_some_and(|place| {
             let owner = self.lock_owner(place.frame);
-            owner.is_some_and(|(owner, shard)| {
+            let is_in_block = owner.is_some_and(|(owner, shard)| {
                 shard.is_in(owner.id, place.frame)
                     && shard.block(owner.id).holds(place.start, place.length)
-            })
+            });
+            is_in_block
+                && !self
+                    .shards
+                    .iter()
+                    .any(|shard| shard.lock().is_parked(place))
         })
     }
 
@@ -393,13 +519,25 @@ impl Pool for BestFit {
         for index in 0..self.shards.len() {
             self.add_candidates(index, &mut candidates)?;
         }
-        victims::close_sparse([Ok(candidates)], blocks_max, |victim| {
+        let victims = victims::close_sparse([Ok(candidates)], blocks_max, |victim| {
             self.set_closed(victim, true)
-        })
+        });
+        // Nothing in them is handed out any more, and those that hold nothing else are free now.
+        self.unpark_all();
+        victims
     }
 
     fn reopen(&self, victim: Victim) -> bool {
         self.set_closed(victim, false)
+    }
+
+    fn set_limit(&self, limit_bytes: u64) {
+        self.arena.set_limit(limit_bytes);
+        self.over_limit
+            .store(self.arena.is_over_limit(), Ordering::Relaxed);
+        if self.over_limit.load(Ordering::Relaxed) {
+            self.unpark_all();
+        }
     }
 
     fn huge_bytes(&self) -> usize {
@@ -420,3 +558,6 @@ impl Pool for BestFit {
         shards.sum::<usize>() + size_of_val(&*self.shards) + frames * size_of::<u32>()
     }
 }
+
+#[cfg(all(test, not(uzram_shuttle)))]
+mod tests;

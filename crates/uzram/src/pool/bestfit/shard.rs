@@ -4,12 +4,18 @@
 //! bitmap of the lists that have blocks find it in constant time. Entries of blocks live in chunks, so
 //! growing never copies what exists.
 
+use super::Place;
 use super::block::Block;
+use super::lengths::{LENGTHS, Lengths};
+use super::parked::Parked;
 use crate::error::Result;
 use crate::memory;
 
 /// Lists of blocks by their longest hole, in steps of 1/512 unit; the last has those for a whole unit.
-const LISTS: usize = 512;
+const LISTS: usize = LENGTHS - 1;
+
+/// Of what a shard's blocks hold, the part that may be parked. Models have few objects.
+const PARKED_PART: usize = if cfg!(uzram_shuttle) { 2 } else { 32 };
 
 /// Blocks in one allocation of bookkeeping.
 const CHUNK_BLOCKS: usize = 16;
@@ -25,12 +31,16 @@ pub(super) struct Shard {
     chunks: Vec<Box<[Item]>>,
     /// Head of the list of unused entries.
     unused: BlockId,
-    /// Granules of a step of lists.
-    step: usize,
+    /// log2 of the granules of a step of lists.
+    step_shift: u32,
     heads: [BlockId; LISTS + 1],
-    nonempty: [u64; LISTS / 64 + 1],
+    nonempty: Lengths,
     /// Bookkeeping of the blocks' holes, in bytes.
     holes_bytes: usize,
+    /// Of all blocks.
+    live_granules: usize,
+    /// Perhaps of other shards' blocks.
+    parked: Parked,
 }
 
 #[derive(Debug)]
@@ -46,25 +56,60 @@ struct Item {
 }
 
 impl Shard {
-    pub(super) fn new(unit_granules: usize) -> Shard {
+    pub(super) fn new(unit_granules: usize, parked: Parked) -> Shard {
         Shard {
             chunks: Vec::new(),
             unused: NONE,
-            step: unit_granules / LISTS,
+            step_shift: (unit_granules / LISTS).ilog2(),
             heads: [NONE; LISTS + 1],
-            nonempty: [0; LISTS / 64 + 1],
+            nonempty: Lengths::default(),
             holes_bytes: 0,
+            live_granules: 0,
+            parked,
         }
+    }
+
+    /// Keeps the place of a removed object for the next one as long; false if it must become a hole.
+    pub(super) fn park(&mut self, place: Place) -> bool {
+        let granules = self.parked.granules() + place.length;
+        granules <= self.live_granules / PARKED_PART && self.parked.push(place)
+    }
+
+    /// A parked place of this very length.
+    pub(super) fn unpark(&mut self, length: usize) -> Option<Place> {
+        self.parked.pop(length)
+    }
+
+    /// A parked place of at least this length.
+    pub(super) fn unpark_from(&mut self, length: usize) -> Option<Place> {
+        self.parked.pop_from(length)
+    }
+
+    pub(super) fn parks_too_much(&self) -> bool {
+        self.parked.granules() > self.live_granules / PARKED_PART
+    }
+
+    /// A parked place, of `length` or the next, if more is parked than may be.
+    pub(super) fn unpark_excess(&mut self, length: usize) -> Option<Place> {
+        if !self.parks_too_much() {
+            return None;
+        }
+        let next = self.parked.pop_from(length);
+        next.or_else(|| self.parked.pop_from(0))
+    }
+
+    pub(super) fn is_parked(&self, place: Place) -> bool {
+        self.parked.has(place)
     }
 
     /// Whether an open block has a hole of `length` granules.
     pub(super) fn has_hole(&self, length: usize) -> bool {
-        self.first_list(length.div_ceil(self.step)).is_some()
+        self.list_for(length).is_some()
     }
 
-    /// Takes `length` granules from the best block: its frame, and where in it.
+    /// Takes `length` granules from a hole of the best block: its frame, and where in it.
     pub(super) fn take(&mut self, length: usize) -> Option<(u32, usize)> {
-        let id = self.heads[self.first_list(length.div_ceil(self.step))?];
+        let id = self.heads[self.list_for(length)?];
         let start = self.change(id, |block| block.take(length));
         let start = start.expect("a listed block has a hole as long as its list says");
         Some((self.item(id).frame, start))
@@ -72,16 +117,18 @@ impl Shard {
 
     /// Changes a block, and its list accordingly.
     pub(super) fn change<T>(&mut self, id: BlockId, change: impl FnOnce(&mut Block) -> T) -> T {
-        let step = self.step;
+        let step_shift = self.step_shift;
         let item = self.item_mut(id);
-        let before_bytes = item.block.side_bytes();
+        let (before_bytes, before_live) = (item.block.side_bytes(), item.block.live_granules());
         let changed = change(&mut item.block);
         let list = match item.closed {
             true => UNLISTED,
-            false => (item.block.longest() / step).min(LISTS) as u16,
+            false => (item.block.longest() >> step_shift).min(LISTS) as u16,
         };
-        let (before, after_bytes) = (item.list, item.block.side_bytes());
+        let (after_bytes, after_live) = (item.block.side_bytes(), item.block.live_granules());
+        let before = item.list;
         self.holes_bytes = self.holes_bytes + after_bytes - before_bytes;
+        self.live_granules = self.live_granules + after_live - before_live;
         if list != before {
             self.unlist(id);
             self.list(id, list);
@@ -101,6 +148,7 @@ impl Shard {
     pub(super) fn add(&mut self, frame: u32, block: Block) -> BlockId {
         let id = self.unused;
         self.holes_bytes += block.side_bytes();
+        self.live_granules += block.live_granules();
         let item = self.item_mut(id);
         item.block = block;
         item.frame = frame;
@@ -120,6 +168,7 @@ impl Shard {
         let block = std::mem::take(&mut item.block);
         self.unused = id;
         self.holes_bytes -= block.side_bytes();
+        self.live_granules -= block.live_granules();
         block
     }
 
@@ -156,17 +205,13 @@ impl Shard {
         self.entries() * size_of::<Item>()
             + self.chunks.capacity() * size_of::<Box<[Item]>>()
             + self.holes_bytes
+            + self.parked.side_bytes()
     }
 
-    /// The first list with blocks, from `from` on.
-    fn first_list(&self, from: usize) -> Option<usize> {
-        let mut word = from / 64;
-        let mut bits = self.nonempty[word] & u64::MAX << (from % 64);
-        while bits == 0 {
-            word += 1;
-            bits = *self.nonempty.get(word)?;
-        }
-        Some(word * 64 + bits.trailing_zeros() as usize)
+    /// The list of the blocks whose longest hole is the shortest of those with `length` granules.
+    fn list_for(&self, length: usize) -> Option<usize> {
+        let steps = (length + (1 << self.step_shift) - 1) >> self.step_shift;
+        self.nonempty.first_from(steps)
     }
 
     fn list(&mut self, id: BlockId, list: u16) {
@@ -176,7 +221,7 @@ impl Shard {
         }
         let at = usize::from(list);
         let next = std::mem::replace(&mut self.heads[at], id);
-        self.nonempty[at / 64] |= 1 << (at % 64);
+        self.nonempty.insert(at);
         let item = self.item_mut(id);
         (item.previous, item.next) = (NONE, next);
         if next != NONE {
@@ -195,7 +240,9 @@ impl Shard {
             self.item_mut(previous).next = next;
         } else {
             self.heads[list] = next;
-            self.nonempty[list / 64] &= !(u64::from(next == NONE) << (list % 64));
+            if next == NONE {
+                self.nonempty.remove(list);
+            }
         }
         if next != NONE {
             self.item_mut(next).previous = previous;

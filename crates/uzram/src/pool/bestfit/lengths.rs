@@ -1,0 +1,30 @@
+//! A set of lengths, searched for the least from one on.
+
+/// Lengths are 0 to 512: a unit of 4 KiB in granules, or parts of a larger one.
+pub(super) const LENGTHS: usize = 513;
+
+#[derive(Debug, Default)]
+pub(super) struct Lengths {
+    words: [u64; LENGTHS.div_ceil(64)],
+}
+
+impl Lengths {
+    pub(super) fn insert(&mut self, length: usize) {
+        self.words[length / 64] |= 1 << (length % 64);
+    }
+
+    pub(super) fn remove(&mut self, length: usize) {
+        self.words[length / 64] &= !(1 << (length % 64));
+    }
+
+    /// The least that is not below `from`.
+    pub(super) fn first_from(&self, from: usize) -> Option<usize> {
+        let mut word = from / 64;
+        let mut bits = *self.words.get(word)? & u64::MAX << (from % 64);
+        while bits == 0 {
+            word += 1;
+            bits = *self.words.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+}
