@@ -106,7 +106,11 @@ impl Compression {
     ) -> Result<Arc<Compression>> {
         let decoding = match codec.decompressor(unit)? {
             Decompressor::Shared(shared) => Decoding::Shared(shared),
-            Decompressor::Stateful(_) => Decoding::PerCpu(PerCpuStreams::new()?),
+            Decompressor::Stateful(first) => {
+                let contexts = PerCpuStreams::new()?;
+                contexts.put(first);
+                Decoding::PerCpu(contexts)
+            }
         };
         let (streams, pages) = (PerCpuStreams::new()?, PerCpuStreams::new()?);
         Ok(Arc::new(Compression {
@@ -215,15 +219,15 @@ impl<S: StreamPolicy<Stream>> Compression<S> {
         let Decoding::PerCpu(contexts) = &self.decoding else {
             return Ok(());
         };
-        let mut packer = self.stream()?.packer;
-        let packed = packer.compress(&sample).unwrap_or_default();
-        contexts.make_all(|| {
-            let mut context = self.context()?;
-            let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
+        let mut stream = self.lease()?;
+        let packed = stream.packer.compress(&sample).unwrap_or_default();
+        let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
+        contexts.make_all(|| self.context())?;
+        contexts.for_each(|context| {
             // A codec that cannot read its own page says so to whoever reads.
             let _ = context.decompress(packed, &mut page);
-            Ok(context)
-        })
+        });
+        Ok(())
     }
 
     /// A page in which a codec finds both matches and what to keep.
@@ -308,6 +312,18 @@ impl<C> PerCpuStreams<C> {
         Ok(PerCpuStreams {
             contexts: PerCpu::new(|| Mutex::new(None))?,
         })
+    }
+
+    fn put(&self, context: C) {
+        *self.contexts.current().lock() = Some(context);
+    }
+
+    fn for_each(&self, mut change: impl FnMut(&mut C)) {
+        for context in self.contexts.nearest_first() {
+            if let Some(context) = &mut *context.lock() {
+                change(context);
+            }
+        }
     }
 }
 
