@@ -141,11 +141,13 @@ fn with_a_spare_nothing_is_touched_for_the_first_time_by_a_write() {
     let mut heap: Vec<_> = (0..512).map(|_| vec![1_u8; 16 << 10]).collect();
     heap.drain(..511);
     let mut found = vec![1; 4096];
-    let default = ("zstd", uzram::pools()[0]);
-    let algorithms = uzram::algorithms()
+    let names = uzram::algorithms();
+    let stateful = ["zstd", "lz4"]
         .into_iter()
-        .map(|name| (name, default.1));
-    let pools = uzram::pools().into_iter().map(|name| (default.0, name));
+        .find(|name| names.contains(name));
+    let pools = uzram::pools().into_iter();
+    let pools = pools.map(|name| (stateful.unwrap(), name));
+    let algorithms = names.iter().map(|name| (*name, uzram::pools()[0]));
     for (algorithm, pool) in pools.chain(algorithms) {
         let compression = || Compression::new(algorithm, Unit::DEFAULT).unwrap();
         let builder = || Store::builder().size(DISK).pool(pool).spare(64 << 20);
