@@ -247,12 +247,17 @@ impl BestFit {
     fn free(&self, place: Place) -> usize {
         let owner = self.lock_owner(place.frame);
         let (owner, shard) = owner.expect("the frame of an object has a block");
+        self.free_and_settle(shard, owner, place)
+    }
+
+    /// As [`BestFit::free`], where the block's shard is locked.
+    fn free_and_settle(&self, shard: MutexGuard<'_, Shard>, owner: Owner, place: Place) -> usize {
         let mut shrunk = 0;
         let pages = self.free_in(shard, owner, place, &mut shrunk);
         pages + self.settle(shrunk, place.length)
     }
 
-    /// As [`BestFit::free`] in the block's shard; adds it to `shrunk` if too much is parked there now.
+    /// As [`BestFit::free`] in the block's shard alone; adds it to `shrunk` if too much is parked there now.
     fn free_in(
         &self,
         mut shard: MutexGuard<'_, Shard>,
@@ -467,9 +472,7 @@ impl Pool for BestFit {
             drop(shard);
             return self.free(place);
         };
-        let mut shrunk = 0;
-        let pages = self.free_in(shard, owner, place, &mut shrunk);
-        pages + self.settle(shrunk, place.length)
+        self.free_and_settle(shard, owner, place)
     }
 
     fn holds(&self, handle: &Handle) -> bool {
