@@ -1,20 +1,13 @@
 //! `uzram compact`: less memory, the same pages, and a line that says how much.
 
 use crate::nbd_client::NbdClient;
-use crate::support::Home;
+use crate::support::{Home, noise};
 
 const PAGES: u64 = 512;
 
 /// Half noise, so that two or so share a page of memory.
 fn page(index: u64) -> Vec<u8> {
-    let mut state = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    let mut page: Vec<u8> = (0..250).flat_map(|_| next()).collect();
+    let mut page = noise(index, 2000);
     page.resize(4096, 0);
     page
 }

@@ -10,6 +10,18 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Nor does a command.
 const RUN_SECONDS_MAX: &str = "60";
 
+/// Bytes that do not compress, different for each seed.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..length / 8).flat_map(|_| next().to_le_bytes()).collect()
+}
+
 pub struct Home {
     pub dir: tempfile::TempDir,
 }
@@ -36,7 +48,10 @@ impl Home {
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_uzram"));
+        self.prepared(Command::new(env!("CARGO_BIN_EXE_uzram")), args)
+    }
+
+    fn prepared(&self, mut command: Command, args: &[&str]) -> Command {
         command.args(args).env("XDG_RUNTIME_DIR", self.dir.path());
         command
     }
@@ -44,11 +59,8 @@ impl Home {
     /// What should have been refused and serves instead gets a time limit.
     pub fn run(&self, args: &[&str]) -> Ran {
         let mut command = Command::new("timeout");
-        command
-            .arg(RUN_SECONDS_MAX)
-            .arg(env!("CARGO_BIN_EXE_uzram"));
-        command.args(args).env("XDG_RUNTIME_DIR", self.dir.path());
-        Ran::of(&command.output().unwrap())
+        command.args([RUN_SECONDS_MAX, env!("CARGO_BIN_EXE_uzram")]);
+        Ran::of(&self.prepared(command, args).output().unwrap())
     }
 
     /// Starts a server and waits until it is ready.

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use crate::attach::{Machine, text};
-use crate::support::eventually;
+use crate::support::{eventually, noise};
 
 const DISK_BYTES: u64 = 256 << 20;
 const CLIENTS: u64 = 4;
@@ -87,17 +87,6 @@ fn is_there(file: &File, pages: &[u8], range: std::ops::Range<u64>) {
         let mut pages = pages.chunks_exact(4096);
         assert!(pages.any(|page| page[8..] == found[8..]), "at {offset}");
     }
-}
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..length / 8).flat_map(|_| next().to_le_bytes()).collect()
 }
 
 /// Whoever touches a page for the first time, or changes the memory map, may wait for whoever waits for
