@@ -8,9 +8,9 @@ until uzram stat disk > /dev/null 2>&1; do sleep 0.1; done
 attach() {
     nbd-client 127.0.0.1 10809 /dev/nbd0 -name disk -block-size 4096 "$@"
 }
-! attach 2> /tmp/refused
+if attach 2> /tmp/refused; then exit 1; fi
 grep -i tls /tmp/refused
-! attach -enable-tls -cacertfile /test/certificate.pem -tlshostname elsewhere
+if attach -enable-tls -cacertfile /test/certificate.pem -tlshostname elsewhere; then exit 1; fi
 
 attach -enable-tls -cacertfile /test/certificate.pem -tlshostname localhost
 test "$(cat /sys/block/nbd0/size)" = $((32 << 11))
