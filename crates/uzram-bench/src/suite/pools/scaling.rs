@@ -1,8 +1,9 @@
 //! Two threads, or more, that overwrite their own objects of one variant: how much faster than one,
 //! next to the copy alone of the same bytes.
 //!
-//! The four measurements of a run (both sides, one thread and several) take turns. Each thread has
-//! its CPU, its places and, for the copy, its memory.
+//! The four measurements of a run (both sides, one thread and several) take turns. Each of several threads
+//! has its CPU, its places and, for the copy, its memory. One thread alone has those of all in turn: on its
+//! own share it would work in a part of the memory, and gain by caches what several threads cannot have.
 
 use super::cells::{Cells, Metric};
 use super::draw::Packed;
@@ -25,7 +26,7 @@ const TURNS: usize = 4;
 /// Memory of all copies alone, over that of each thread's.
 const COPY_PARTS: usize = 8;
 
-/// What one thread has.
+/// What each of several threads has.
 struct Lane<'a> {
     heap: Box<dyn Heap>,
     places: usize,
@@ -121,11 +122,11 @@ fn speedups(
             let at = (turn + turn / 4) % 4;
             let (copies, threads) = (at / 2, [1, cpus.len()][at % 2]);
             let overwrites = cells.scale.thread_overwrites;
-            let works = lanes.iter_mut().zip(cpus).take(threads);
-            let works = works.map(|(lane, &cpu)| {
+            let shares = lanes.chunks_mut(cpus.len() / threads).zip(cpus);
+            let works = shares.map(|(share, &cpu)| {
                 let work = move || match copies {
-                    0 => lane.overwrite(overwrites),
-                    _ => lane.copy(overwrites),
+                    0 => in_turn(share, overwrites, Lane::overwrite),
+                    _ => in_turn(share, overwrites, Lane::copy),
                 };
                 (cpu, work)
             });
@@ -136,6 +137,20 @@ fn speedups(
         }
     }
     Ok(speedups)
+}
+
+/// `count` times the work, in one lane after another.
+fn in_turn<'a>(
+    lanes: &mut [Lane<'a>],
+    count: usize,
+    work: impl Fn(&mut Lane<'a>) -> Result<()>,
+) -> Result<()> {
+    for _ in 0..count / lanes.len() {
+        for lane in &mut *lanes {
+            work(lane)?;
+        }
+    }
+    Ok(())
 }
 
 impl<'a> Lane<'a> {
@@ -161,22 +176,18 @@ impl<'a> Lane<'a> {
         Ok(lane)
     }
 
-    fn overwrite(&mut self, count: usize) -> Result<()> {
-        for _ in 0..count {
-            let content = self.objects.draw(&mut self.rng);
-            self.heap.insert(self.places, content)?;
-            self.heap.swap(self.rng.below(self.places), self.places);
-            self.heap.remove(self.places);
-        }
+    fn overwrite(&mut self) -> Result<()> {
+        let content = self.objects.draw(&mut self.rng);
+        self.heap.insert(self.places, content)?;
+        self.heap.swap(self.rng.below(self.places), self.places);
+        self.heap.remove(self.places);
         Ok(())
     }
 
-    fn copy(&mut self, count: usize) -> Result<()> {
-        for _ in 0..count {
-            let content = self.objects.draw(&mut self.rng);
-            let place = self.copies.place();
-            self.copies.overwrite(place, content);
-        }
+    fn copy(&mut self) -> Result<()> {
+        let content = self.objects.draw(&mut self.rng);
+        let place = self.copies.place();
+        self.copies.overwrite(place, content);
         Ok(())
     }
 }
