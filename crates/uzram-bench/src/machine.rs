@@ -100,8 +100,23 @@ pub(crate) fn available_memory_bytes() -> Option<u64> {
 }
 
 /// Memory that nobody uses, in bytes; `None` where the system does not say.
+///
+/// That is `MemFree` and what the CPUs keep of freed pages for themselves, which `MemFree` lacks: a third of
+/// a gigabyte, where one came back in pages of 4 KiB.
 pub(crate) fn free_memory_bytes() -> Option<u64> {
-    meminfo_bytes("MemFree")
+    let zones = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
+    Some(meminfo_bytes("MemFree")? + kept_by_cpus_bytes(&zones))
+}
+
+/// Free pages in the lists of CPUs, by what `/proc/zoneinfo` says.
+fn kept_by_cpus_bytes(zones: &str) -> u64 {
+    let counts = zones
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("count: "));
+    let pages: u64 = counts
+        .filter_map(|pages| pages.trim().parse::<u64>().ok())
+        .sum();
+    pages * rustix::param::page_size() as u64
 }
 
 /// Private memory of this process that the kernel counts as dirty, in bytes.
@@ -249,6 +264,19 @@ mod tests {
         assert_eq!(fields.get("Rss"), Some(&12));
         assert_eq!(fields.get("Private_Dirty"), Some(&3));
         assert_eq!(fields.len(), 2);
+    }
+
+    #[test]
+    fn what_cpus_keep_of_all_zones_is_added_up() {
+        let zones = "Node 0, zone DMA\n  pages free 3840\n  pagesets\n    cpu: 0\n              count:    7\n\
+                     \x20             high:     9\n    cpu: 1\n              count:    0\n\
+                     Node 0, zone Normal\n  pagesets\n    cpu: 0\n              count:    60044\n";
+        let pages = 60044 + 7;
+        assert_eq!(
+            kept_by_cpus_bytes(zones),
+            pages * rustix::param::page_size() as u64
+        );
+        assert_eq!(kept_by_cpus_bytes(""), 0);
     }
 
     #[test]
