@@ -20,6 +20,8 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs,
 };
 
+use crate::swap;
+
 /// The newest kernel interface that this was tested against; older kernels do what they can.
 const LANDLOCK_ABI: ABI = ABI::V7;
 /// Where the number of CPUs is read, which a codec that comes later asks for.
@@ -50,10 +52,12 @@ pub(crate) fn enter(needs: &Needs) {
         "no new privileges",
         set_no_new_privs(true).map_err(|e| e.to_string()),
     );
-    note(
-        "no capabilities",
-        drop_capabilities().map_err(|e| e.to_string()),
-    );
+    let (right, what) = match swap::is_process_prepared() {
+        // A device's memory, and a thread's stack, that comes later must be locked, beyond any limit.
+        true => (CapabilitySet::IPC_LOCK, "no capabilities but IPC_LOCK"),
+        false => (CapabilitySet::empty(), "no capabilities"),
+    };
+    note(what, drop_capabilities(right).map_err(|e| e.to_string()));
     note(
         "not dumpable",
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string()),
@@ -82,18 +86,20 @@ pub(crate) fn is_on() -> bool {
     ENTERED.get().is_some()
 }
 
-fn drop_capabilities() -> rustix::io::Result<()> {
+/// Gives up all but `kept`.
+fn drop_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
     for capability in CapabilitySet::all().iter() {
         // Refused without CAP_SETPCAP; then no exec could gain any, as there are no new privileges.
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);
     }
     clear_ambient_capability_set()?;
-    let none = CapabilitySets {
-        effective: CapabilitySet::empty(),
-        permitted: CapabilitySet::empty(),
+    let permitted = rustix::thread::capabilities(None)?.permitted & kept;
+    let rest = CapabilitySets {
+        effective: permitted,
+        permitted,
         inheritable: CapabilitySet::empty(),
     };
-    set_capabilities(None, none)
+    set_capabilities(None, rest)
 }
 
 fn restrict_paths(needs: &Needs) -> Result<RestrictionStatus, RulesetError> {

@@ -20,7 +20,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::mm::MlockAllFlags;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
 use uzram::{Error, ErrorKind, Result};
 
 use crate::system;
@@ -51,6 +54,8 @@ const OOM_SCORE_ADJ: &str = "-1000";
 
 /// Set by [`prepare_process`].
 static IS_PREPARED: AtomicBool = AtomicBool::new(false);
+/// Set there if all that is mapped later is locked, too.
+static IS_LOCKED: AtomicBool = AtomicBool::new(false);
 /// What malloc is to have ready for all devices, in bytes.
 static HEAP_BYTES: AtomicU64 = AtomicU64::new(HEAP_BYTES_MIN);
 
@@ -73,16 +78,12 @@ pub fn prepare_process() -> Vec<String> {
         "not marked as an I/O flusher, which needs CAP_SYS_RESOURCE and Linux 5.6: if the whole machine \
          runs out of memory it may stall; limit the programs that swap with a memory cgroup",
     );
-    // All that there is, the program's code above all. From then on only what is touched: what is
-    // reserved, as a pool's addresses, takes nothing.
-    let later = MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-    let locked = rustix::mm::mlockall(MlockAllFlags::CURRENT);
+    let locked = lock_memory();
+    IS_LOCKED.store(locked.is_ok(), Ordering::Relaxed);
     note(
-        locked
-            .and_then(|()| rustix::mm::mlockall(later))
-            .map_err(Into::into),
-        "memory not locked, which needs CAP_IPC_LOCK or ulimit -l: the server may be swapped out to \
-         itself; do not swap without",
+        locked,
+        "memory not locked, which needs CAP_IPC_LOCK or ulimit -l unlimited: the server may be swapped \
+         out to itself; do not swap without",
     );
     note(
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ),
@@ -92,12 +93,38 @@ pub fn prepare_process() -> Vec<String> {
     refused
 }
 
+/// Locks all that there is, the program's code above all, and from then on what is touched: what is reserved,
+/// as a pool's addresses, takes nothing.
+fn lock_memory() -> io::Result<()> {
+    // Below a limit this would succeed, and the next thread's stack be refused.
+    if !may_lock_any() {
+        return Err(Errno::PERM.into());
+    }
+    rustix::mm::mlockall(MlockAllFlags::CURRENT)?;
+    Ok(rustix::mm::mlockall(
+        MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT,
+    )?)
+}
+
+/// Whether locked memory has no limit: what is reserved counts in full.
+fn may_lock_any() -> bool {
+    let has_right = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    has_right || getrlimit(Resource::Memlock).current.is_none()
+}
+
 /// Runs `start`, which maps memory and starts threads that map more for a device of `size_bytes`, so that
 /// all of it is resident afterwards, and so is what malloc will be asked for: a worker that touches its
 /// buffer for the first time when a large write comes would wait for memory.
 pub(crate) fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
-    // Only what is new: a pool's addresses are far more than memory. A refusal was reported before.
-    let _ = rustix::mm::mlockall(MlockAllFlags::FUTURE);
+    let lock = |how| {
+        if IS_LOCKED.load(Ordering::Relaxed) {
+            // What was allowed once is again.
+            let _ = rustix::mm::mlockall(how);
+        }
+    };
+    // Only what is new: a pool's addresses are far more than memory.
+    lock(MlockAllFlags::FUTURE);
     let started = start();
     let (mut before, mut steady) = (0, 0);
     for _ in 0..SETTLE_TRIES {
@@ -109,7 +136,7 @@ pub(crate) fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
         }
         before = now;
     }
-    let _ = rustix::mm::mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    lock(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
     // Last: what was set up does not use it up. Of devices that have gone it stays.
     let share_bytes = size_bytes / HEAP_SHARE;
     let heap_bytes = HEAP_BYTES.fetch_add(share_bytes, Ordering::Relaxed) + share_bytes;
