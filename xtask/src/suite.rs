@@ -300,18 +300,19 @@ fn pure_rust(_: &Options) -> Result<Report, String> {
 /// interleavings: the tests named `shuttle` (others do not run in a schedule). Its own target directory
 /// keeps the flag from other steps.
 fn shuttle(_: &Options) -> Result<Report, String> {
-    let mut test = cargo("test --release -p uzram -p uzram-bench --lib shuttle");
+    let mut test = cargo("test --profile suite -p uzram -p uzram-bench --lib shuttle");
     test.env("RUSTFLAGS", "--cfg uzram_shuttle");
     test.env("CARGO_TARGET_DIR", workspace::target_dir().join("shuttle"));
     cargo_test(test, 20 * MINUTE)
 }
 
-/// Races and arithmetic of the engine and the protocol as they are shipped: optimized.
+/// Races and arithmetic of the engine and the protocol, optimized.
 fn release_tests(_: &Options) -> Result<Report, String> {
-    let test = cargo("test --release -p uzram -p uzram-frontends -p uzram-server --no-fail-fast");
+    let crates = "-p uzram -p uzram-frontends -p uzram-server";
+    let test = cargo(&format!("test --profile suite {crates} --no-fail-fast"));
     let mut report = cargo_test(test, 20 * MINUTE)?;
     // Rates mean something there only: the benchmark's jobs against fio's own.
-    let rates = cargo("test --release -p uzram-bench --lib -- as_many_operations");
+    let rates = cargo("test --profile suite -p uzram-bench --lib -- as_many_operations");
     report.add(cargo_test(rates, 15 * MINUTE)?);
     Ok(report)
 }

@@ -76,12 +76,12 @@ pub fn run(quick: bool) -> Result<Report, String> {
 
 fn build() -> Result<PathBuf, String> {
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--release", "-p", "uzram-cli"]);
+    cargo.args(["build", "--profile", "suite", "-p", "uzram-cli"]);
     let finished = process::run(&mut cargo, BUILD_LIMIT, Output::Shown)?;
     if finished.exit != process::Exit::Code(0) {
         return Err(process::failure(&cargo, &finished));
     }
-    Ok(workspace::target_dir().join("release/uzram"))
+    Ok(workspace::target_dir().join("suite/uzram"))
 }
 
 /// Writes and reads through `socket` without any program of the system.
