@@ -103,6 +103,12 @@ impl Drop for Machine {
         for device in self.loops() {
             quietly("losetup", "-d", &device);
         }
+        // Servers of `uzram up` are nobody's children, and one that a failed test left lives on.
+        let listed = self.home.run(&["list", "--json"]).stdout;
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap_or_default();
+        for disk in listed.as_array().into_iter().flatten() {
+            quietly("kill", "-KILL", Path::new(&disk["pid"].to_string()));
+        }
         for entry in fs::read_dir(self.home.state())
             .into_iter()
             .flatten()
