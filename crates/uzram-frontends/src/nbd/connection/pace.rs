@@ -4,14 +4,35 @@ use std::time::{Duration, Instant};
 
 use crate::nbd::wire::REPLY_BYTES;
 
-/// What a worker takes upon itself at a time; the rest is for whoever comes by. Waking a thread costs
-/// some 4 us on a busy CPU and 70 us of latency on an idle one.
-const TURN: Duration = Duration::from_micros(50);
-/// Another worker is called if what is left will take this long.
-const CALL_AFTER: Duration = Duration::from_micros(100);
-/// Replies are sent at the latest when the oldest has waited this long: a turn and a little, so that it
-/// matters only for requests that were thought cheaper.
-const REPLY_DELAY_MAX: Duration = Duration::from_micros(60);
+/// What a worker takes upon itself at a time, and what goes with it; the rest is for whoever comes by.
+/// Waking a thread costs some 4 us on a busy CPU and 70 us of latency on an idle one.
+struct Share {
+    turn: Duration,
+    /// Another worker is called if what is left will take this long.
+    call_after: Duration,
+    /// Replies are sent at the latest when the oldest has waited this long: a turn and a little, so that
+    /// it matters only for requests that were thought cheaper.
+    reply_delay_max: Duration,
+}
+
+/// Of requests without payload.
+const SHARE: Share = Share {
+    turn: Duration::from_micros(50),
+    call_after: Duration::from_micros(100),
+    reply_delay_max: Duration::from_micros(60),
+};
+/// Of writes, which cost server and client more: longer turns wake the client less often, and an early
+/// call keeps both CPUs of two at work while it sends.
+const SHARE_OF_WRITES: Share = Share {
+    turn: Duration::from_micros(100),
+    call_after: Duration::from_micros(50),
+    reply_delay_max: Duration::from_micros(120),
+};
+/// Writes that a turn longer than [`SHARE`]'s has at most: about a third of the 32 that clients like to
+/// have in flight, so that a second worker finds as many, and the rest is on its way.
+const WRITES_A_TURN_MAX: usize = 12;
+/// Requests of more bytes than this, on average, are mostly writes.
+const WRITE_BYTES_MIN: usize = 2048;
 /// Replies that are gathered before they are sent, in bytes.
 const REPLY_GATHER_BYTES: usize = 64 << 10;
 /// What a request is taken to cost before the first is done, and how many bytes it has.
@@ -64,7 +85,7 @@ impl Pace {
 
     pub fn replies_are_due(&mut self, pending_bytes: usize) -> bool {
         let due = pending_bytes + REPLY_BYTES > REPLY_GATHER_BYTES
-            || self.now - self.sent >= REPLY_DELAY_MAX;
+            || self.now - self.sent >= self.share().reply_delay_max;
         if due {
             self.sent = self.now;
         }
@@ -86,7 +107,16 @@ impl Pace {
 
     /// Requests that make up a turn, one at least.
     pub fn requests_a_turn(&self) -> usize {
-        (TURN.as_nanos() / self.cost.as_nanos().max(1)).max(1) as usize
+        let within = |turn: Duration| (turn.as_nanos() / self.cost.as_nanos().max(1)) as usize;
+        let long = within(self.share().turn).min(WRITES_A_TURN_MAX);
+        long.max(within(SHARE.turn)).max(1)
+    }
+
+    fn share(&self) -> &'static Share {
+        match self.request_bytes > WRITE_BYTES_MIN {
+            true => &SHARE_OF_WRITES,
+            false => &SHARE,
+        }
     }
 
     /// How much to receive where a request of `bytes` is awaited: what makes up a turn, and more than
@@ -100,7 +130,7 @@ impl Pace {
     /// Whether `bytes` of requests are worth waking a thread.
     pub fn is_worth_a_call(&self, bytes: usize) -> bool {
         let requests = u32::try_from(bytes / self.request_bytes).unwrap_or(u32::MAX);
-        self.cost.saturating_mul(requests) >= CALL_AFTER
+        self.cost.saturating_mul(requests) >= self.share().call_after
     }
 }
 
@@ -120,10 +150,31 @@ mod tests {
 
     #[test]
     fn a_turn_is_as_many_requests_as_fit_its_time_and_one_at_least() {
-        assert!((4..=5).contains(&used_to(4124, 10).requests_a_turn()));
+        assert!((4..=5).contains(&used_to(28, 10).requests_a_turn()));
         assert!((49..=51).contains(&used_to(28, 1).requests_a_turn()));
         assert_eq!(used_to(4124, 300).requests_a_turn(), 1);
         assert!(used_to(28, 0).requests_a_turn() > 1000);
+    }
+
+    #[test]
+    fn a_turn_of_dear_writes_is_longer_but_leaves_some_to_others() {
+        assert!((9..=10).contains(&used_to(4124, 10).requests_a_turn()));
+        assert_eq!(used_to(4124, 6).requests_a_turn(), WRITES_A_TURN_MAX);
+        // Never less than fits the short turn.
+        assert!((24..=25).contains(&used_to(4124, 2).requests_a_turn()));
+        assert!((7..=8).contains(&used_to(28, 6).requests_a_turn()));
+    }
+
+    #[test]
+    fn replies_wait_for_the_end_of_a_turn_and_hardly_longer() {
+        for (bytes, cost_us) in [(28, 10), (4124, 10), (4124, 6)] {
+            let mut pace = used_to(bytes, cost_us);
+            let turn = pace.cost * pace.requests_a_turn() as u32;
+            pace.now = pace.sent + turn;
+            assert!(!pace.replies_are_due(16), "{bytes} bytes");
+            pace.now = pace.sent + pace.share().turn * 13 / 10;
+            assert!(pace.replies_are_due(16), "{bytes} bytes");
+        }
     }
 
     #[test]
@@ -132,7 +183,7 @@ mod tests {
         assert_eq!(used_to(28, 1).receive_bytes(28), RECEIVE_BYTES_MIN);
         assert_eq!(used_to(4124, 1).receive_bytes(4124), RECEIVE_BYTES_MAX);
         let between = used_to(4124, 5).receive_bytes(4124);
-        assert!((9 * 4124..=11 * 4124).contains(&between), "{between}");
+        assert!((11 * 4124..=13 * 4124).contains(&between), "{between}");
         // An incomplete request does not come in a call of its own.
         assert!(used_to(4124, 40).receive_bytes(16 << 10) > 32 << 10);
         assert_eq!(used_to(4124, 40).receive_bytes(1 << 20), RECEIVE_BYTES_MAX);
@@ -141,7 +192,9 @@ mod tests {
     #[test]
     fn a_thread_is_called_for_as_much_work_as_that_is_worth() {
         let dear = used_to(4124, 10);
-        assert!(!dear.is_worth_a_call(8 * 4124) && dear.is_worth_a_call(11 * 4124));
+        assert!(!dear.is_worth_a_call(4 * 4124) && dear.is_worth_a_call(6 * 4124));
+        let dear = used_to(28, 10);
+        assert!(!dear.is_worth_a_call(8 * 28) && dear.is_worth_a_call(11 * 28));
         assert!(!used_to(28, 1).is_worth_a_call(32 * 28));
         assert!(!used_to(28, 0).is_worth_a_call(0));
     }
