@@ -4,34 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use crate::support::{Home, Served, is_root};
+use crate::support::{Home, Served, field, is_root, statuses};
 
 const NOBODY: u32 = 65534;
-/// What a thread's files give once it has ended.
-const ENOENT: i32 = 2;
-const ESRCH: i32 = 3;
-
-/// The value of a line `KEY:  value` of a thread's status.
-#[track_caller]
-fn field<'a>(status: &'a str, key: &str) -> &'a str {
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("no {key}: {status}")).trim()
-}
-
-/// The status of each thread that does not end meanwhile, as one that answers a request does.
-fn statuses(served: &Served) -> Vec<String> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", served.child.id())).unwrap();
-    let statuses = tasks.filter_map(|task| {
-        let path = task.unwrap().path().join("status");
-        match std::fs::read_to_string(&path) {
-            Ok(status) => Some(status),
-            Err(error) if matches!(error.raw_os_error(), Some(ENOENT | ESRCH)) => None,
-            Err(error) => panic!("{path:?}: {error}"),
-        }
-    });
-    statuses.collect()
-}
 
 #[test]
 fn no_thread_has_privileges_or_can_gain_any() {

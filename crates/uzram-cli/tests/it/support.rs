@@ -10,6 +10,10 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Nor does a command.
 const RUN_SECONDS_MAX: &str = "60";
 
+/// What a thread's files give once it has ended.
+const ENOENT: i32 = 2;
+const ESRCH: i32 = 3;
+
 /// Bytes that do not compress, different for each seed.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -72,11 +76,14 @@ impl Home {
 
     /// Starts a server.
     pub fn start(&self, args: &[&str]) -> Served {
-        let mut command = self.command(&["serve"]);
-        command
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        let command = Command::new(env!("CARGO_BIN_EXE_uzram"));
+        self.start_by(command, &[&["serve"], args].concat())
+    }
+
+    /// Starts a server by a program that becomes one, as `command` with `args`.
+    pub fn start_by(&self, command: Command, args: &[&str]) -> Served {
+        let mut command = self.prepared(command, args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Served::of(command.spawn().unwrap())
     }
 
@@ -219,6 +226,28 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < until, "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The value of a line `KEY:  value` of a thread's status.
+#[track_caller]
+pub fn field<'a>(status: &'a str, key: &str) -> &'a str {
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {key}: {status}")).trim()
+}
+
+/// The status of each thread that does not end meanwhile, as one that answers a request does.
+pub fn statuses(served: &Served) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", served.child.id())).unwrap();
+    let statuses = tasks.filter_map(|task| {
+        let path = task.unwrap().path().join("status");
+        match std::fs::read_to_string(&path) {
+            Ok(status) => Some(status),
+            Err(error) if matches!(error.raw_os_error(), Some(ENOENT | ESRCH)) => None,
+            Err(error) => panic!("{path:?}: {error}"),
+        }
+    });
+    statuses.collect()
 }
 
 /// Whether this process is root, as only root can become somebody else.

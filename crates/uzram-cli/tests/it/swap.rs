@@ -4,12 +4,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
+
 use crate::attach::{Machine, text};
-use crate::support::{Home, Served, eventually, is_root, noise};
+use crate::support::{Home, Served, eventually, field, is_root, noise, statuses};
 
 const DISK_BYTES: u64 = 256 << 20;
 const CLIENTS: u64 = 4;
@@ -140,22 +143,6 @@ fn workers_for_swap_take_no_memory_for_contexts() {
     takes_no_memory(&["--algorithm", "zstd", "--unit", "64K"]);
 }
 
-/// Whether this process has CAP_IPC_LOCK, which containers often lack.
-fn may_lock() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let mut lines = status.lines();
-    let rights = lines.find_map(|line| line.strip_prefix("CapEff:\t"));
-    u64::from_str_radix(rights.unwrap(), 16).unwrap() & 1 << 14 != 0
-}
-
-/// Above it no limit on locked memory can be set; `None` if any can.
-fn hard_limit() -> Option<u64> {
-    let limits = fs::read_to_string("/proc/self/limits").unwrap();
-    let mut lines = limits.lines();
-    let line = lines.find_map(|line| line.strip_prefix("Max locked memory"));
-    line.unwrap().split_whitespace().nth(1)?.parse().ok()
-}
-
 /// What a server warns of that may lock so much memory, or has the right `+ipc_lock` or not; it serves.
 fn warnings(home: &Home, limit_mib: u64, right: &str, options: &[&str]) -> String {
     let limit_bytes = limit_mib << 20;
@@ -164,14 +151,9 @@ fn warnings(home: &Home, limit_mib: u64, right: &str, options: &[&str]) -> Strin
     if is_root() {
         command.args(["setpriv", &format!("--bounding-set={right}")]);
     }
-    command
-        .args([env!("CARGO_BIN_EXE_uzram"), "serve", "--for-swap"])
-        .args(["--size", "64M"])
-        .args(options)
-        .env("XDG_RUNTIME_DIR", home.dir.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut served = Served::of(command.spawn().unwrap());
+    command.arg(env!("CARGO_BIN_EXE_uzram"));
+    let arguments = ["serve", "--for-swap", "--size", "64M"];
+    let mut served = home.start_by(command, &[&arguments[..], options].concat());
     served.wait_until_ready();
     let added = home.run(&["add", "--size", "64M", "--name", "later"]);
     assert_eq!(added.status, 0, "{added:?}");
@@ -185,13 +167,16 @@ fn warnings(home: &Home, limit_mib: u64, right: &str, options: &[&str]) -> Strin
 fn a_server_for_swap_that_may_not_lock_memory_says_so_and_serves() {
     let home = Home::new();
     // The program alone is within the second, which only some may set.
-    let may_set = |limit_mib: &u64| hard_limit().is_none_or(|most| limit_mib << 20 <= most);
+    let hard_limit = getrlimit(Resource::Memlock).maximum;
+    let may_set = |limit_mib: &u64| hard_limit.is_none_or(|most| limit_mib << 20 <= most);
     for limit_mib in [8, 64].into_iter().filter(may_set) {
         let said = warnings(&home, limit_mib, "-ipc_lock", &[]);
         assert!(said.contains("memory not locked"), "{said}");
     }
-    if may_lock() {
-        // The right outlives the sandbox.
+    // Containers often lack the right.
+    let rights = rustix::thread::capabilities(None).unwrap().effective;
+    if rights.contains(CapabilitySet::IPC_LOCK) {
+        // It outlives the sandbox.
         let said = warnings(&home, 8, "+ipc_lock", &[]);
         assert!(!said.contains("memory not locked"), "{said}");
     }
@@ -203,14 +188,12 @@ fn a_server_for_swap_that_may_not_lock_memory_says_so_and_serves() {
 }
 
 /// How often the thread that refills spares slept so far.
-fn maintenance_pauses(pid: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let status = tasks.map(|task| fs::read_to_string(task.path().join("status")).unwrap());
-    let mut of_thread = status.filter(|status| status.starts_with("Name:\tuzram-maintain\n"));
-    let status = of_thread.next().expect("a server has the thread");
-    let mut fields = status.lines().filter_map(|line| line.split_once(":\t"));
-    let pauses = fields.find(|(name, _)| *name == "voluntary_ctxt_switches");
-    pauses.unwrap().1.parse().unwrap()
+fn maintenance_pauses(served: &Served) -> u64 {
+    let statuses = statuses(served);
+    let mut statuses = statuses.iter();
+    let status = statuses.find(|status| field(status, "Name") == "uzram-maintain");
+    let status = status.expect("a server has the thread");
+    field(status, "voluntary_ctxt_switches").parse().unwrap()
 }
 
 /// A burst of writes uses a spare up in less time than an idle server's pauses grow to, 640 ms.
@@ -219,12 +202,11 @@ fn a_server_for_swap_keeps_looking_for_a_used_spare() {
     for (options, expected) in [(&["--for-swap"][..], 12..=u64::MAX), (&[][..], 0..=4)] {
         let home = Home::new();
         let served = home.serve(&[&["--size", "64M"], options].concat());
-        let pid = served.child.id();
         // Pauses double from 5 ms: within this time they would have reached their end.
         std::thread::sleep(Duration::from_millis(1500));
-        let before = maintenance_pauses(pid);
+        let before = maintenance_pauses(&served);
         std::thread::sleep(Duration::from_millis(1280));
-        let pauses = maintenance_pauses(pid) - before;
+        let pauses = maintenance_pauses(&served) - before;
         assert!(expected.contains(&pauses), "{options:?}: {pauses}");
     }
 }
