@@ -1,4 +1,6 @@
-//! A set of lengths, searched for the least from one on.
+//! Sets of lengths, searched for the least from one on.
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// Lengths are 0 to 512: a unit of 4 KiB in granules, or parts of a larger one.
 pub(super) const LENGTHS: usize = 513;
@@ -26,5 +28,35 @@ impl Lengths {
             bits = *self.words.get(word)?;
         }
         Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+}
+
+/// A set that one thread changes at a time, and all may look at.
+#[derive(Debug, Default)]
+pub(super) struct SharedLengths {
+    words: [AtomicU64; LENGTHS.div_ceil(64)],
+}
+
+impl SharedLengths {
+    pub(super) fn insert(&self, length: usize) {
+        let word = &self.words[length / 64];
+        word.store(
+            word.load(Ordering::Relaxed) | 1 << (length % 64),
+            Ordering::Relaxed,
+        );
+    }
+
+    pub(super) fn remove(&self, length: usize) {
+        let word = &self.words[length / 64];
+        word.store(
+            word.load(Ordering::Relaxed) & !(1 << (length % 64)),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// False for lengths that no set has.
+    pub(super) fn has(&self, length: usize) -> bool {
+        let word = self.words.get(length / 64);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (length % 64) != 0)
     }
 }

@@ -6,19 +6,19 @@
 //! hole (`shard.rs`), and an object goes to the block whose longest hole is the shortest that
 //! suffices, there into the shortest hole that does.
 //!
-//! Before that it goes to the place of a removed object as long, if this CPU has kept one (`parked.rs`):
-//! a removed object's place becomes a hole only where ten as long are kept already, or all that is kept is
-//! more than 1/32 of what the shard holds. It does so, too, before the pool takes more memory than it has, when
-//! blocks are closed, and while a new limit is below what is used; so a store without objects has no blocks.
+//! Before that it goes to the place of a removed object as long, if this CPU has kept one (`parked.rs`) or
+//! another has several (`exchange.rs`). A removed object's place becomes a hole where all that is kept is more
+//! than 1/32 of what the shard holds, or 1/128 and ten as long are kept already; also where a shorter object
+//! finds no other room, when blocks are closed, at the limit, and while a new limit is below what is used. So a
+//! store without objects has no blocks.
 //!
 //! Why it is dense: size classes lose what an object is smaller than its class, a block's end, and a
 //! part-filled block for each class. Here sizes of one store mix, so that nearly every hole finds an
 //! object; at random overwrites the holes stay at 1 to 2 % of a large store.
 //!
 //! Trade-off: an insert that finds no place kept looks through a block's holes, some twenty, where a class would
-//! pop one; a small store that is overwritten keeps up to 1/32 more; and holes are no class's, so a store that turns to larger objects must wait for neighbours to go, or be compacted.
-//! Of two sizes only, far apart, the smaller objects spoil the larger one's holes (1.14 bytes a stored byte where
-//! classes take 1.09); leaving such holes alone while little is free brought 1.125, and was not worth its look.
+//! pop one; a small store that is overwritten keeps up to 1/32 more; and holes are no class's, so a store that
+//! turns to larger objects must wait for neighbours to go, or be compacted.
 //! Bound: an object of `s` bytes occupies less than `s` + 8; bookkeeping is about 1/500 of the
 //! memory, at worst 4 bytes for each two of the smallest objects.
 //!
@@ -30,16 +30,17 @@
 //! after a rebuild.
 //!
 //! Locks: one a shard of blocks, then the arena's. A CPU fills the blocks of its own shard, then steals a
-//! block with a hole from another, then takes new memory; stealing alone holds two shards' locks, the
-//! lower first. So blocks come to lie with the CPUs that write, however they were filled. A frame's entry
+//! block with a hole from another, then takes new memory; that and the exchange of places alone hold two shards'
+//! locks, the lower first. So blocks come to lie with the CPUs that write, however they were filled. A frame's entry
 //! names its shard and changes under that lock (two, when stolen), so who has a handle reads it, locks, and
-//! looks again. Places are kept with the CPU that removes, whoever has the block, under its shard's lock: who closes
-//! a block marks its frame and then empties what every shard keeps, so a place in it is kept nowhere afterwards.
+//! looks again. Places are kept with the CPU that removes, whoever has the block, under its shard's lock: who
+//! closes a block marks its frame and then empties what every shard keeps, so a place in it is kept nowhere afterwards.
 //! The copy into an object runs outside, for nobody else knows the object yet.
 
 #![allow(unsafe_code)]
 
 mod block;
+mod exchange;
 mod holes;
 mod lengths;
 mod parked;
@@ -48,7 +49,7 @@ mod shard;
 use crossbeam_utils::CachePadded;
 
 use self::block::{Block, PAGE_GRANULES};
-use self::parked::Parked;
+use self::parked::{Parked, Shown};
 use self::shard::{BlockId, Shard};
 use super::arena::{Arena, Memory, RUN_PAGES_MAX, Runs};
 use super::victims::{self, Candidate, Candidates, Victim};
@@ -57,7 +58,7 @@ use crate::cpu;
 use crate::error::Result;
 use crate::memory;
 use crate::region::{Backing, PAGE_BYTES, Region};
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
 
 pub(super) const NAME: &str = "bestfit";
 
@@ -101,8 +102,8 @@ struct BestFit {
     /// Pages that are taken and given back at once: a frame, or a unit.
     group_pages: usize,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// Where each shard's bins of parked places lie; empty where nothing is parked.
-    bins_addresses: Box<[usize]>,
+    /// What each shard shows of what it keeps; empty where nothing is parked.
+    shown: Box<[Arc<Shown>]>,
     /// For each frame with a block, its shard and the block's id there. Written under that shard's lock.
     frames: Region,
     /// A limit was set below what is used: nothing is parked, for it may keep a block, until enough is free.
@@ -111,6 +112,10 @@ struct BestFit {
 }
 
 pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>> {
+    Ok(Box::new(new(config, memory)?))
+}
+
+fn new(config: &PoolConfig, memory: Memory) -> Result<BestFit> {
     let unit_bytes = config.unit.bytes();
     let unit_pages = unit_bytes / PAGE_BYTES;
     let frame_pages = (FRAME_UNITS * unit_pages).min(RUN_PAGES_MAX);
@@ -121,32 +126,32 @@ pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>>
         true => (frame_pages, cpu::possible().min(SHARDS_MAX)),
         false => (unit_pages, 1),
     };
-    let (mut shards, mut bins_addresses) = (Vec::new(), Vec::new());
+    let (mut shards, mut shown) = (Vec::new(), Vec::new());
     for _ in 0..shard_count {
         let parked = match whole_frames {
             true => Parked::new()?,
-            false => Parked::default(),
+            false => Parked::none(),
         };
         if whole_frames {
-            memory::push(&mut bins_addresses, parked.address())?;
+            memory::push(&mut shown, Arc::clone(parked.shown()))?;
         }
         let shard = Shard::new(unit_bytes / GRANULE_BYTES, parked);
         memory::push(&mut shards, CachePadded::new(Mutex::new(shard)))?;
     }
     let arena = Arena::new(config, memory, Runs::Aligned);
     let frame_count = arena.pages() / frame_pages;
-    Ok(Box::new(BestFit {
+    Ok(BestFit {
         unit_bytes,
         frame_pages,
         frame_shift: (frame_pages * PAGE_GRANULES).trailing_zeros(),
         frame_count,
         group_pages,
         shards: shards.into_boxed_slice(),
-        bins_addresses: bins_addresses.into_boxed_slice(),
+        shown: shown.into_boxed_slice(),
         frames: Region::reserve(frame_count * size_of::<u32>(), Backing::Private)?,
         over_limit: AtomicBool::new(false),
         arena,
-    }))
+    })
 }
 
 /// Where an object lies: its frame, and its granules from there.
@@ -168,69 +173,39 @@ impl BestFit {
     /// Takes a parked place, granules in a hole, or new memory; all from this CPU's shard, if it has them.
     fn take(&self, length: usize, room: Room) -> Result<(u32, usize), Full> {
         let own = self.own_shard();
-        self.bring_bin_closer(own, length);
+        self.bring_parked_closer(own, length);
         let mut shard = self.shards[own].lock();
-        let parked = shard.unpark(length).map(|place| (place.frame, place.start));
-        if let Some(place) = parked.or_else(|| shard.take(length)) {
+        if let Some(place) = shard.unpark(length) {
+            return Ok((place.frame, place.start));
+        }
+        let more = self.shard_with_more(own, length);
+        if more.is_none()
+            && let Some(place) = shard.take(length)
+        {
             return Ok(place);
         }
         drop(shard);
-        self.take_slowly(own, length, room)
+        self.take_slowly(own, more, length, room)
     }
 
-    /// As [`BestFit::take`], where this CPU's shard has nothing; what is parked all becomes holes before
-    /// there is no room.
-    #[cold]
-    fn take_slowly(&self, own: usize, length: usize, room: Room) -> Result<(u32, usize), Full> {
-        loop {
-            match self.take_elsewhere(own, length, room) {
-                Err(Full::NeedsMemory) if self.unpark_for(length) => {}
-                taken => return taken,
-            }
-        }
-    }
-
-    /// Takes granules of a block stolen from another shard, else in new memory.
-    fn take_elsewhere(&self, own: usize, length: usize, room: Room) -> Result<(u32, usize), Full> {
-        let count = self.shards.len();
-        let mut others = (1..count).map(|step| (own + step) % count);
-        if let Some(place) = others.find_map(|from| self.steal(from, own, length)) {
-            return Ok(place);
-        }
+    /// Takes granules in a hole or, if `room` lets it, in new memory; nothing if the arena has none.
+    fn take_new(
+        &self,
+        own: usize,
+        length: usize,
+        room: Room,
+    ) -> Result<Option<(u32, usize)>, Full> {
         let mut shard = self.shards[own].lock();
         // Somebody may have added pages since. Adding more would leave them without an object, and so
         // without anybody whose removal gives them back.
         if let Some(place) = shard.take(length) {
-            return Ok(place);
+            return Ok(Some(place));
         }
-        if room == Room::InBlocks {
-            return Err(Full::NeedsMemory);
+        if room == Room::InBlocks || !self.add_pages(&mut shard, own)? {
+            return Ok(None);
         }
-        self.add_pages(&mut shard, own)?;
         // Nothing, if there is no memory for the entry of the hole that they are.
-        shard.take(length).ok_or(Full::NoMemory)
-    }
-
-    /// Takes granules of another shard's block, which becomes this CPU's if there is memory for its entry.
-    fn steal(&self, from: usize, own: usize, length: usize) -> Option<(u32, usize)> {
-        if !self.shards[from].lock().has_hole(length) {
-            return None;
-        }
-        let lower = self.shards[from.min(own)].lock();
-        let higher = self.shards[from.max(own)].lock();
-        let (mut theirs, mut ours) = match from < own {
-            true => (lower, higher),
-            false => (higher, lower),
-        };
-        let place = theirs.take(length)?;
-        let owner = self.owner(place.0).filter(|owner| owner.shard == from)?;
-        if ours.reserve().is_ok() {
-            let id = ours.add(place.0, theirs.remove(owner.id));
-            self.set_owner(place.0, Owner { shard: own, id });
-        }
-        drop((theirs, ours));
-        self.settle(1 << from, length);
-        Some(place)
+        shard.take(length).map(Some).ok_or(Full::NoMemory)
     }
 
     /// Locks the shard that has the block in `frame`.
@@ -287,9 +262,11 @@ impl BestFit {
         gone.count_ones() as usize
     }
 
-    /// Adds free pages to the shard.
-    fn add_pages(&self, shard: &mut Shard, index: usize) -> Result<(), Full> {
-        let first = self.arena.take(self.group_pages).ok_or(Full::NeedsMemory)?;
+    /// Adds free pages to the shard; false if the arena has none.
+    fn add_pages(&self, shard: &mut Shard, index: usize) -> Result<bool, Full> {
+        let Some(first) = self.arena.take(self.group_pages) else {
+            return Ok(false);
+        };
         let frame = (first / self.frame_pages) as u32;
         match self.block_in(shard, index, frame) {
             Ok(id) => {
@@ -298,7 +275,7 @@ impl BestFit {
                 // They are there because no open block has a hole.
                 shard.set_closed(id, false);
                 self.set_owner(frame, Owner { shard: index, id });
-                Ok(())
+                Ok(true)
             }
             Err(_) => {
                 self.arena.give_back(first, self.group_pages);
@@ -424,10 +401,10 @@ impl BestFit {
         }
     }
 
-    /// The lock waits until what was copied before is in the caches; meanwhile the bin comes.
-    fn bring_bin_closer(&self, shard: usize, length: usize) {
-        if let Some(address) = self.bins_addresses.get(shard) {
-            parked::bring_closer(*address, length);
+    /// The lock waits until what was copied before is in the caches; meanwhile what is kept of a length comes.
+    fn bring_parked_closer(&self, shard: usize, length: usize) {
+        if let Some(shown) = self.shown.get(shard) {
+            shown.bring_top_closer(length);
         }
     }
 
@@ -454,6 +431,13 @@ impl Pool for BestFit {
         Ok(handle)
     }
 
+    fn grow(&self, size_bytes: usize) -> Result<()> {
+        match self.arena.grow(self.pages_taken(size_bytes)) {
+            Err(_) if self.unpark_all() => Ok(()),
+            grown => grown,
+        }
+    }
+
     fn pages_taken(&self, _size_bytes: usize) -> usize {
         self.group_pages
     }
@@ -463,7 +447,7 @@ impl Pool for BestFit {
         debug_assert!(self.holds(&handle), "double free or stale handle");
         handle.into_parts();
         let own = self.own_shard();
-        self.bring_bin_closer(own, place.length);
+        self.bring_parked_closer(own, place.length);
         let mut shard = self.shards[own].lock();
         // Looked at under the lock: who closes a block looks through what is parked afterwards.
         let may_park = !self.over_limit.load(Ordering::Relaxed) && !self.is_closed(place.frame);
@@ -554,6 +538,9 @@ impl Pool for BestFit {
     }
 
     fn make_ready(&self) -> Result<()> {
+        for shard in &self.shards {
+            shard.lock().make_ready()?;
+        }
         self.frames.populate(0..self.frames.length_bytes(), false)
     }
 

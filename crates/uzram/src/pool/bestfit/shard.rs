@@ -17,6 +17,9 @@ const LISTS: usize = LENGTHS - 1;
 /// Of what a shard's blocks hold, the part that may be parked. Models have few objects.
 const PARKED_PART: usize = if cfg!(uzram_shuttle) { 2 } else { 32 };
 
+/// Of what a shard's blocks hold, the part that may be parked for a length to have more than its top has.
+const SUNKEN_PART: usize = if cfg!(uzram_shuttle) { 2 } else { 128 };
+
 /// Blocks in one allocation of bookkeeping.
 const CHUNK_BLOCKS: usize = 16;
 
@@ -72,7 +75,8 @@ impl Shard {
     /// Keeps the place of a removed object for the next one as long; false if it must become a hole.
     pub(super) fn park(&mut self, place: Place) -> bool {
         let granules = self.parked.granules() + place.length;
-        granules <= self.live_granules / PARKED_PART && self.parked.push(place)
+        let may_sink = granules <= self.live_granules / SUNKEN_PART;
+        granules <= self.live_granules / PARKED_PART && self.parked.push(place, may_sink)
     }
 
     /// A parked place of this very length.
@@ -83,6 +87,29 @@ impl Shard {
     /// A parked place of at least this length.
     pub(super) fn unpark_from(&mut self, length: usize) -> Option<Place> {
         self.parked.pop_from(length)
+    }
+
+    /// A place that `theirs` keeps, which has lines of the length below; their whole line comes if this shard
+    /// may keep the rest.
+    pub(super) fn unpark_of(
+        &mut self,
+        theirs: &mut Shard,
+        length: usize,
+        may_use: impl Fn(u32) -> bool,
+    ) -> Option<Place> {
+        let granules = self.parked.granules() + Parked::line_granules(length);
+        if granules > self.live_granules / PARKED_PART {
+            return theirs.unpark(length);
+        }
+        let line = theirs.parked.pop_line(length, may_use)?;
+        self.parked.push_line(length, line);
+        self.unpark(length)
+    }
+
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub(super) fn make_ready(&mut self) -> Result<()> {
+        self.parked.make_ready()
     }
 
     pub(super) fn parks_too_much(&self) -> bool {
@@ -98,13 +125,18 @@ impl Shard {
         next.or_else(|| self.parked.pop_from(0))
     }
 
+    #[cfg(test)]
+    pub(super) fn parked_granules(&self) -> usize {
+        self.parked.granules()
+    }
+
     pub(super) fn is_parked(&self, place: Place) -> bool {
         self.parked.has(place)
     }
 
-    /// Whether an open block has a hole of `length` granules.
-    pub(super) fn has_hole(&self, length: usize) -> bool {
-        self.list_for(length).is_some()
+    /// Whether an open block has a hole of `length` granules, and none of a whole unit.
+    pub(super) fn has_short_hole(&self, length: usize) -> bool {
+        self.list_for(length).is_some_and(|list| list < LISTS)
     }
 
     /// Takes `length` granules from a hole of the best block: its frame, and where in it.
