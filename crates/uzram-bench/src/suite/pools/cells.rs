@@ -149,7 +149,8 @@ impl Cells<'_> {
         self.alternate(&objects, &mut bench, block)?;
         progress.step();
         machine::restrict_to(self.cpus)?;
-        scaling::measure(self, &objects, block, progress)?;
+        let count = counts.last().copied().unwrap_or(0);
+        scaling::measure(self, &objects, count, block, progress)?;
         block.claims = claims::of_the_aims(&self.prefix(), &counts, block);
         Ok(())
     }

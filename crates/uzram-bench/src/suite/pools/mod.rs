@@ -35,7 +35,7 @@ pub(crate) const ALGORITHMS: [&str; 2] = ["lz4", "zstd"];
 struct Scale {
     /// Objects of the cases, in rising order.
     objects: Vec<usize>,
-    /// Objects where the variants take turns, and where threads do.
+    /// Objects where the variants take turns.
     alternated_objects: usize,
     /// Pages of the published disks.
     disk_pages: Vec<usize>,
@@ -45,7 +45,7 @@ struct Scale {
     runs: usize,
     /// Runs with several threads.
     thread_runs: usize,
-    /// Overwrites of a thread in one turn: some milliseconds.
+    /// Overwrites of a thread in one turn: some tens of milliseconds.
     thread_overwrites: usize,
     /// Memory for the copy alone, in bytes.
     copy_bytes: usize,
@@ -60,7 +60,7 @@ impl Scale {
             disk_divisor: 1,
             runs: 3,
             thread_runs: 7,
-            thread_overwrites: 1 << 14,
+            thread_overwrites: 1 << 15,
             copy_bytes: 512 << 20,
         }
     }

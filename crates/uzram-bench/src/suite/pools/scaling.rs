@@ -1,9 +1,13 @@
 //! Two threads, or more, that overwrite their own objects of one variant: how much faster than one,
 //! next to the copy alone of the same bytes.
 //!
-//! The four measurements of a run (both sides, one thread and several) take turns. Each of several threads
-//! has its CPU, its places and, for the copy, its memory. One thread alone has those of all in turn: on its
-//! own share it would work in a part of the memory, and gain by caches what several threads cannot have.
+//! Each thread has its CPU, its places and, for the copy, its memory; the threads take turns at being the one
+//! that works alone. There are as many objects as the aims are for: of few, one thread's part stays in
+//! caches where that of several does not, and what is measured is the caches. Beside the default pool stands the
+//! same pool once a thread: two that share nothing are as fast as the machine lets two be, and what is
+//! lost to locks is the difference.
+
+use std::ops::Range;
 
 use super::cells::{Cells, Metric};
 use super::draw::Packed;
@@ -21,23 +25,40 @@ use crate::suite::together::run_together;
 pub(super) const SPEEDUP: Metric = ("speedup", "x");
 /// The variant name of the copy alone.
 pub(super) const COPY: &str = "memcpy";
-/// Turns of each measurement in one run.
+/// What a pool's name has where each thread has one of its own.
+const APART: &str = "-apart";
+/// Turns of each measurement in one run; with each number of threads that divides it, all are alone as often.
 const TURNS: usize = 4;
 /// Memory of all copies alone, over that of each thread's.
-const COPY_PARTS: usize = 8;
+const COPY_PARTS: usize = 4;
 
-/// What each of several threads has.
+/// What one thread overwrites.
 struct Lane<'a> {
-    heap: Box<dyn Heap>,
-    places: usize,
-    copies: Copies,
+    memory: Memory,
     objects: &'a Packed,
     rng: Rng,
+}
+
+enum Memory {
+    Heap { heap: Box<dyn Heap>, places: usize },
+    Copies(Copies),
+}
+
+/// The lanes of a variant, or of the copy alone.
+struct Side<'a> {
+    name: String,
+    lanes: Vec<Lane<'a>>,
+    speedups: Series,
 }
 
 /// Steps of a block, for the estimate of the time left.
 pub(super) fn steps(options: &Options) -> usize {
     usize::from(options.threads > 1)
+}
+
+/// The variant name of `pool` where each thread has one of its own.
+pub(super) fn apart(pool: &str) -> String {
+    format!("{pool}{APART}")
 }
 
 /// The name of the case.
@@ -61,6 +82,7 @@ pub(super) fn column(cells: &Cells<'_>) -> Option<Column> {
 pub(super) fn measure(
     cells: &Cells<'_>,
     objects: &Packed,
+    count: usize,
     block: &mut Block,
     progress: &mut Progress,
 ) -> Result<()> {
@@ -71,123 +93,158 @@ pub(super) fn measure(
     let (case, cpus) = (case(cells), &cells.cpus[..threads]);
     let pinned: Vec<String> = cpus.iter().map(ToString::to_string).collect();
     let pinned = pinned.join(",");
-    let count = cells.scale.alternated_objects;
+    let bytes = (count * PAGE_BYTES) as u64;
+    let result = |side: &str, series: &Series, bytes: u64| {
+        row(&case, side, SPEEDUP, series, bytes, Some(&pinned))
+    };
     let mut floors = Vec::new();
-    for &variant in cells.variants {
+    for (at, &variant) in cells.variants.iter().enumerate() {
         progress.at(&format!("{case}, {}", variant.name()), 0.0);
-        let [ours, floor] = speedups(variant, cells, objects, count, cpus)?;
-        let bytes = (count * PAGE_BYTES) as u64;
-        block.results.extend(row(
-            &case,
-            variant.name(),
-            SPEEDUP,
-            &ours,
-            bytes,
-            Some(&pinned),
-        ));
-        let sides = ((variant.name(), &ours), (COPY, &floor));
-        block
-            .ratios
-            .extend(Ratio::of(&case, SPEEDUP.0, sides.0, sides.1, None));
-        floors.push(floor);
+        let mut sides = sides(variant, at == 0, cells, objects, count / threads)?;
+        run(&mut sides, cells, cpus)?;
+        let floor = sides.pop().expect("the copy is the last").speedups;
+        for side in &sides {
+            block
+                .results
+                .extend(result(&side.name, &side.speedups, bytes));
+            let both = ((side.name.as_str(), &side.speedups), (COPY, &floor));
+            let ratio = Ratio::of(&case, SPEEDUP.0, both.0, both.1, None);
+            block.ratios.extend(ratio);
+        }
+        if let [shared, apart] = &sides[..] {
+            let both = [shared, apart].map(|side| (side.name.as_str(), &side.speedups));
+            let ratio = Ratio::of(&case, SPEEDUP.0, both[0], both[1], None);
+            block.ratios.extend(ratio);
+        }
+        floors.extend(floor.values().iter().copied());
     }
-    let all: Vec<f64> = floors
-        .iter()
-        .flat_map(|floor| floor.values().iter().copied())
-        .collect();
-    let copy = row(&case, COPY, SPEEDUP, &Series::from(all), 0, Some(&pinned));
-    block.results.extend(copy);
+    block.results.extend(result(COPY, &Series::from(floors), 0));
     progress.step();
     Ok(())
 }
 
-/// For each run the speed-up of the variant and of the copy.
-fn speedups(
+/// The variant's lanes, those with a pool each if `apart`, and the copy's.
+fn sides<'a>(
     variant: Variant,
+    apart: bool,
     cells: &Cells<'_>,
-    objects: &Packed,
-    count: usize,
-    cpus: &[usize],
-) -> Result<[Series; 2]> {
-    let ground = variant.open((count * PAGE_BYTES) as u64)?;
-    let (places, copy_bytes) = (count / cpus.len(), cells.scale.copy_bytes / COPY_PARTS);
-    let lanes = (0..cpus.len()).map(|lane| Lane::new(&ground, objects, places, copy_bytes, lane));
-    let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
-    let mut speedups = [Series::default(), Series::default()];
-    for _ in 0..cells.scale.thread_runs {
-        let mut seconds = [[0.0; 2]; 2];
-        for turn in 0..4 * TURNS {
-            cells.options.stop.check()?;
-            // The order of the four changes from turn to turn.
-            let at = (turn + turn / 4) % 4;
-            let (copies, threads) = (at / 2, [1, cpus.len()][at % 2]);
-            let overwrites = cells.scale.thread_overwrites;
-            let shares = lanes.chunks_mut(cpus.len() / threads).zip(cpus);
-            let works = shares.map(|(share, &cpu)| {
-                let work = move || match copies {
-                    0 => in_turn(share, overwrites, Lane::overwrite),
-                    _ => in_turn(share, overwrites, Lane::copy),
-                };
-                (cpu, work)
-            });
-            seconds[copies][at % 2] += run_together(works.collect())?.as_secs_f64();
-        }
-        for (series, [one, several]) in speedups.iter_mut().zip(seconds) {
-            series.push(one * cpus.len() as f64 / several);
-        }
+    objects: &'a Packed,
+    places: usize,
+) -> Result<Vec<Side<'a>>> {
+    let threads = cells.options.threads;
+    let size_bytes = (threads * places * PAGE_BYTES) as u64;
+    let ground = variant.open(size_bytes)?;
+    let heap = |ground: &Ground| Memory::Heap {
+        heap: ground.heap(places + 1),
+        places,
+    };
+    let shared = (0..threads).map(|_| heap(&ground)).collect();
+    let mut sides = vec![Side::new(variant.name().to_owned(), shared, objects)];
+    if apart {
+        let heaps = (0..threads).map(|_| Ok(heap(&variant.open(size_bytes)?)));
+        let heaps = heaps.collect::<Result<Vec<Memory>>>()?;
+        sides.push(Side::new(self::apart(variant.name()), heaps, objects));
     }
-    Ok(speedups)
+    let copies = (0..threads).map(|_| {
+        let mut copies = Copies::new(cells.scale.copy_bytes / COPY_PARTS)?;
+        copies.warm();
+        Ok(Memory::Copies(copies))
+    });
+    let copies = copies.collect::<Result<Vec<Memory>>>()?;
+    sides.push(Side::new(COPY.to_owned(), copies, objects));
+    Ok(sides)
 }
 
-/// `count` times the work, in one lane after another.
-fn in_turn<'a>(
-    lanes: &mut [Lane<'a>],
-    count: usize,
-    work: impl Fn(&mut Lane<'a>) -> Result<()>,
-) -> Result<()> {
-    for _ in 0..count / lanes.len() {
-        for lane in &mut *lanes {
-            work(lane)?;
+/// Fills the lanes, overwrites as much as there is, and takes each side's speed-up run by run.
+fn run(sides: &mut [Side<'_>], cells: &Cells<'_>, cpus: &[usize]) -> Result<()> {
+    for side in &mut *sides {
+        side.work(cpus, 0..cpus.len(), Lane::fill)?;
+        side.work(cpus, 0..cpus.len(), Lane::overwrite_all)?;
+    }
+    let overwrites = cells.scale.thread_overwrites;
+    let work = |lane: &mut Lane<'_>| (0..overwrites).try_for_each(|_| lane.overwrite());
+    for _ in 0..cells.scale.thread_runs {
+        // Of each side the time of one alone, and of all.
+        let mut seconds = vec![[0.0; 2]; sides.len()];
+        for turn in 0..TURNS {
+            for at in 0..2 * sides.len() {
+                cells.options.stop.check()?;
+                // The order changes from turn to turn.
+                let at = (at + turn) % (2 * sides.len());
+                let lanes = match at % 2 {
+                    0 => turn % cpus.len()..turn % cpus.len() + 1,
+                    _ => 0..cpus.len(),
+                };
+                seconds[at / 2][at % 2] += sides[at / 2].work(cpus, lanes, work)?;
+            }
+        }
+        for (side, [one, several]) in sides.iter_mut().zip(seconds) {
+            side.speedups.push(one * cpus.len() as f64 / several);
         }
     }
     Ok(())
 }
 
-impl<'a> Lane<'a> {
-    fn new(
-        ground: &Ground,
-        objects: &'a Packed,
-        places: usize,
-        copy_bytes: usize,
-        lane: usize,
-    ) -> Result<Lane<'a>> {
-        let mut copies = Copies::new(copy_bytes)?;
-        copies.warm();
-        let mut lane = Lane {
-            heap: ground.heap(places + 1),
-            places,
-            copies,
+impl<'a> Side<'a> {
+    fn new(name: String, memories: Vec<Memory>, objects: &'a Packed) -> Side<'a> {
+        let lanes = memories.into_iter().zip(0..).map(|(memory, seed)| Lane {
+            memory,
             objects,
-            rng: Rng::new(lane as u64),
-        };
-        for place in 0..places {
-            lane.heap.insert(place, objects.draw(&mut lane.rng))?;
+            rng: Rng::new(seed),
+        });
+        Side {
+            name,
+            lanes: lanes.collect(),
+            speedups: Series::default(),
         }
-        Ok(lane)
+    }
+
+    /// Does the work in these lanes at once, each on its CPU; the seconds that it took.
+    fn work(
+        &mut self,
+        cpus: &[usize],
+        lanes: Range<usize>,
+        work: impl Fn(&mut Lane<'a>) -> Result<()> + Sync,
+    ) -> Result<f64> {
+        let work = &work;
+        let cpus = cpus[lanes.clone()].iter().copied();
+        let lanes = self.lanes[lanes].iter_mut();
+        let works = cpus.zip(lanes.map(|lane| move || work(lane)));
+        Ok(run_together(works.collect())?.as_secs_f64())
+    }
+}
+
+impl Lane<'_> {
+    fn fill(&mut self) -> Result<()> {
+        if let Memory::Heap { heap, places } = &mut self.memory {
+            for place in 0..*places {
+                heap.insert(place, self.objects.draw(&mut self.rng))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As often as there are places.
+    fn overwrite_all(&mut self) -> Result<()> {
+        match &self.memory {
+            Memory::Heap { places, .. } => (0..*places).try_for_each(|_| self.overwrite()),
+            Memory::Copies(_) => Ok(()),
+        }
     }
 
     fn overwrite(&mut self) -> Result<()> {
         let content = self.objects.draw(&mut self.rng);
-        self.heap.insert(self.places, content)?;
-        self.heap.swap(self.rng.below(self.places), self.places);
-        self.heap.remove(self.places);
-        Ok(())
-    }
-
-    fn copy(&mut self) -> Result<()> {
-        let content = self.objects.draw(&mut self.rng);
-        let place = self.copies.place();
-        self.copies.overwrite(place, content);
+        match &mut self.memory {
+            Memory::Heap { heap, places } => {
+                heap.insert(*places, content)?;
+                heap.swap(self.rng.below(*places), *places);
+                heap.remove(*places);
+            }
+            Memory::Copies(copies) => {
+                let place = copies.place();
+                copies.overwrite(place, content);
+            }
+        }
         Ok(())
     }
 }
