@@ -199,6 +199,7 @@ pub(super) fn of_the_aims(prefix: &str, counts: &[usize], block: &Block) -> Vec<
     claims.extend(speedup(prefix, aims.pool, block));
     claims.extend(aims.densest(&format!("{count}/fill"), "after a fill"));
     claims.extend(aims.densest(&format!("{count}/overwritten"), "after ten overwrites"));
+    claims.extend(aims.densest(&format!("{count}/compacted"), "after compacting"));
     claims.extend(cheapest(prefix, aims.pool, block));
     claims
 }
