@@ -1,17 +1,41 @@
 //! Which blocks to empty, so that the fewest objects are moved for the most memory.
 //!
-//! Emptiest first, in steps of eighths; among those of a step the last in the arena, so that what is left
-//! gathers in few spans and the others go back whole.
+//! Sparse blocks first, for their objects fit beside those of others: emptiest first, in steps of eighths; among
+//! those of a step the last in the arena, so that what is left gathers in few spans and the others go back whole.
+//!
+//! Then the gaps: holes too short for any object that came. Blocks that lose much in them are emptied into new
+//! pages, no more than the compaction has made free so far, where objects lie side by side. That moves some
+//! thirty bytes for each that it gains, so only who asked for compaction gets it.
 
 use std::cmp::Reverse;
 
-use super::{Handle, Pool, Room};
+use super::{Full, Handle, Pool, Room};
 use crate::error::Result;
 use crate::memory;
 use crate::region::PAGE_BYTES;
 
 /// Blocks fuller than this, in eighths, are not worth moving.
 const EIGHTHS_MAX: usize = 7;
+
+/// Blocks that lose less than this part to gaps are not worth moving.
+const GAPS_MIN_PART: usize = 64;
+
+/// Nor are gaps of fewer blocks than this part worth a sweep over all objects.
+const GAPPY_MIN_PART: usize = 64;
+
+/// A round that gains less than this part of its victims is the last one: objects would only change places
+/// from then on.
+const GAIN_MIN_PART: usize = 64;
+
+/// What blocks are emptied for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// Their own memory: others have room for their objects.
+    #[default]
+    Sparse,
+    /// What lies between their objects, which move into new pages.
+    Gaps,
+}
 
 /// A block that takes no more objects, so that it becomes empty once those in it have moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +75,14 @@ impl Victims {
         before.is_some_and(|victim| page < victim.first_page + victim.pages)
     }
 
-    /// Opens those that are left; how many pages were the others'.
-    pub(crate) fn reopen(self, pool: &dyn Pool) -> usize {
-        let gone = self
-            .sorted
-            .into_iter()
-            .filter(|victim| !pool.reopen(*victim));
-        gone.map(|victim| victim.held_pages).sum()
+    fn held_pages(&self) -> usize {
+        self.sorted.iter().map(|victim| victim.held_pages).sum()
+    }
+
+    fn reopen(self, pool: &dyn Pool) {
+        self.sorted.into_iter().for_each(|victim| {
+            pool.reopen(victim);
+        });
     }
 }
 
@@ -66,21 +91,61 @@ impl Victims {
 pub(crate) struct Mover {
     /// Pages that became free, less those taken.
     gained_pages: usize,
+    /// The most that were gained at the end of a round.
+    gained_max_pages: usize,
+}
+
+/// What a round made of its victims.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gain {
+    /// Pages that are free now and were not after any round before.
+    pub pages: usize,
+    /// Whether another round may gain something. Rounds end, for each of these gains a page at least.
+    pub pays: bool,
 }
 
 impl Mover {
-    /// A copy of the object elsewhere; `None` where it fits into no block and too little has become free.
-    pub(crate) fn copy(&mut self, pool: &dyn Pool, old: &Handle) -> Option<Handle> {
+    /// Closes blocks for a round, `blocks_max` at most.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub(crate) fn close(&self, pool: &dyn Pool, aim: Aim, blocks_max: usize) -> Result<Victims> {
+        let victims = match aim {
+            Aim::Sparse => pool.close_sparse(blocks_max),
+            Aim::Gaps => pool.close_gappy(blocks_max, self.gained_pages),
+        };
+        victims.map(Victims::new)
+    }
+
+    /// Ends a round: opens the victims that are left.
+    pub(crate) fn end(&mut self, pool: &dyn Pool, victims: Victims) -> Gain {
+        let held_pages = victims.held_pages();
+        victims.reopen(pool);
+        let pages = self.gained_pages.saturating_sub(self.gained_max_pages);
+        self.gained_max_pages += pages;
+        Gain {
+            pages,
+            pays: pages > held_pages / GAIN_MIN_PART,
+        }
+    }
+
+    /// A copy of the object elsewhere.
+    ///
+    /// # Errors
+    /// [`Full::NeedsMemory`] where the pool must grow first, by what this may take;
+    /// [`Full::NoMemory`] where the object stays: it fits into no block and too little has become free.
+    pub(crate) fn copy(&mut self, pool: &dyn Pool, old: &Handle) -> Result<Handle, Full> {
         let bytes = pool.bytes(old);
         if let Ok(new) = pool.insert(bytes, Room::InBlocks) {
-            return Some(new);
+            return Ok(new);
         }
         let left_pages = self
             .gained_pages
-            .checked_sub(pool.pages_taken(bytes.len()))?;
-        let new = pool.insert(bytes, Room::Any).ok()?;
+            .checked_sub(pool.pages_taken(bytes.len()))
+            .ok_or(Full::NoMemory)?;
+        let new = pool.insert(bytes, Room::Any)?;
         self.gained_pages = left_pages;
-        Some(new)
+        Ok(new)
     }
 
     /// Frees the object that was copied.
@@ -128,6 +193,33 @@ impl Candidates {
         self.blocks.truncate(count);
         self.blocks.into_iter().map(|block| block.victim)
     }
+    /// Those with the most gaps, `blocks_max` at most, that hold no more than `room`; none if that would be
+    /// few of all blocks, or give back less than one.
+    pub(super) fn choose_gappy(
+        mut self,
+        blocks_max: usize,
+        room: usize,
+    ) -> impl Iterator<Item = Victim> {
+        let size = |block: &Candidate| block.live + block.room;
+        let least = blocks_max.min(self.blocks.len() / GAPPY_MIN_PART);
+        let size_max = self.blocks.iter().map(size).max().unwrap_or(0);
+        self.blocks
+            .retain(|block| block.room * GAPS_MIN_PART >= size(block));
+        let by_gaps = |block: &Candidate| Reverse((block.room, block.victim.first_page));
+        self.blocks.sort_unstable_by_key(by_gaps);
+        let mut moved = 0;
+        let count = self.blocks.iter().take(blocks_max).take_while(|block| {
+            moved += block.live;
+            moved <= room
+        });
+        let count = count.count();
+        self.blocks.truncate(count);
+        let gaps: usize = self.blocks.iter().map(|block| block.room).sum();
+        if count < least || gaps < size_max {
+            self.blocks.clear();
+        }
+        self.blocks.into_iter().map(|block| block.victim)
+    }
 }
 
 /// Closes the blocks to empty of each group whose blocks can take each other's objects, `blocks_max` at
@@ -145,6 +237,24 @@ pub(super) fn close_sparse(
         for victim in candidates?.choose(blocks_max - victims.len()) {
             memory::push(&mut victims, victim)?;
         }
+    }
+    victims.retain(|victim| close(*victim));
+    Ok(victims)
+}
+
+/// As [`close_sparse`], for [`Candidates::choose_gappy`] of one group.
+///
+/// # Errors
+/// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+pub(super) fn close_gappy(
+    candidates: Candidates,
+    blocks_max: usize,
+    room: usize,
+    close: impl Fn(Victim) -> bool,
+) -> Result<Vec<Victim>> {
+    let mut victims = Vec::new();
+    for victim in candidates.choose_gappy(blocks_max, room) {
+        memory::push(&mut victims, victim)?;
     }
     victims.retain(|victim| close(*victim));
     Ok(victims)
