@@ -271,4 +271,46 @@ mod tests {
             }
         }
     }
+
+    /// What is left between objects after all found room goes too, without more pages on the way.
+    #[test]
+    fn compaction_leaves_few_gaps() {
+        const COUNT: usize = 60_000;
+        let pool = BarePool::new("bestfit", Unit::DEFAULT, 512 << 20, 0).unwrap();
+        let mut objects = pool.objects(COUNT);
+        let random = |place: usize| {
+            let mixed = (place + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+        };
+        let size = |place: usize| 1200 + random(place) % 2000;
+        let content = |place: usize| vec![place as u8; size(place)];
+        for place in 0..COUNT {
+            objects.insert(place, &content(place)).unwrap();
+        }
+        let is_kept = |place: &usize| random(*place) >> 30 & 1 == 0;
+        for place in (0..COUNT).filter(|place| !is_kept(place)) {
+            objects.remove(place);
+        }
+        let before = pool.stats();
+        pool.pool.reset_used_max();
+        let pages = objects.compact().unwrap() as u64;
+        let after = pool.stats();
+        assert!(
+            after.used_max_bytes <= before.used_bytes,
+            "{after:?} after {before:?}"
+        );
+        assert!(
+            pages * 4096 <= before.used_bytes - after.used_bytes,
+            "{pages} at most"
+        );
+        let stored: usize = (0..COUNT).filter(is_kept).map(size).sum();
+        assert!(
+            after.used_bytes * 100 <= stored as u64 * 102,
+            "{after:?} for {stored}"
+        );
+        for place in (0..COUNT).filter(is_kept) {
+            assert_eq!(objects.bytes(place).unwrap(), content(place));
+        }
+        assert_eq!(objects.compact().unwrap(), 0, "there is no more");
+    }
 }

@@ -6,6 +6,10 @@
 //! its block, which is opened again then, and may be a victim the next time. Readers and writers go on
 //! meanwhile; each waits for one move at most.
 //!
+//! Asked for, it goes on with blocks that lose much between their objects (`pool/victims.rs`): these move into
+//! memory that the compaction made free, which the pool takes from the system again if it must. Not
+//! unasked, for it moves many bytes for each that it gains, and not where writers live on the spare.
+//!
 //! Work comes in steps of [`LOOKS_A_STEP`] slots and [`MOVES_A_STEP`] moves, with the place kept in
 //! between. Moving takes no more pages than it made free: what finds no room stays, and its victim takes
 //! objects again. When a writer finds no memory under the limit, all victims do.
@@ -208,7 +212,10 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     fn relocate_growing(&self, compactor: &mut Compactor, index: PageIndex) -> bool {
         match self.relocate(compactor, index) {
             Err(Wanted(size_bytes)) if compactor.aim == Aim::Gaps => {
+                // In a turn, or under a limit it might be with what a writer has just made for itself.
+                let turn = self.growing.lock();
                 let has_grown = self.pool.grow(size_bytes).is_ok();
+                drop(turn);
                 if has_grown {
                     // Another may have taken it: then the object stays.
                     let _ = self.relocate(compactor, index);
