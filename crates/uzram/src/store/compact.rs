@@ -14,7 +14,7 @@
 //! between. Moving takes no more pages than it made free: what finds no room stays, and its victim takes
 //! objects again. When a writer finds no memory under the limit, all victims do.
 //!
-//! Locks: the compactor's, above all others; then a step locks one slot at a time.
+//! Locks: the compactor's, above all others; then a step locks one slot at a time, or takes the turn to grow.
 
 use std::time::{Duration, Instant};
 
@@ -245,7 +245,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         Ok(())
     }
 
-    /// Ends a round and counts what it gained; whether another one pays.
+    /// Opens the victims that are left and counts what was gained; whether another round pays.
     fn finish(&self, compactor: &mut Compactor) -> bool {
         let victims = std::mem::take(&mut compactor.victims);
         let gain = compactor.mover.end(&*self.pool, victims);
