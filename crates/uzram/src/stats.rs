@@ -23,7 +23,7 @@ pub struct Stats {
     pub mem_used_max_bytes: u64,
     /// Pages stored as one repeated 32-bit word.
     pub same_pages: u64,
-    /// Pages of 4 KiB in the blocks that compaction has emptied.
+    /// Pages of 4 KiB that compaction has freed, less those it took for what it moved.
     pub pages_compacted: u64,
     /// Pages stored raw because compressing them did not pay.
     pub huge_pages: u64,

@@ -5,7 +5,7 @@
 //! forge, copy, lose or cross them. Hidden from the documentation, and outside of semver.
 
 use super::arena::{Memory, Parts};
-use super::{Full, Handle, Mover, Pool, PoolConfig, PoolStats, Room, Victims, make};
+use super::{Aim, Full, Handle, Mover, Pool, PoolConfig, PoolStats, Room, Victims, make};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 use crate::region::Backing;
@@ -14,7 +14,7 @@ use crate::sync::Arc;
 /// How often an insertion grows the pool before it gives up, as a write of the store does.
 const GROWTHS_MAX: usize = 64;
 
-/// Times that blocks are chosen to be emptied, as the store does.
+/// Times that blocks are chosen to be emptied for either aim, as the store does.
 const ROUNDS_MAX: usize = 256;
 
 /// Blocks that are emptied at once, as the store does.
@@ -132,26 +132,37 @@ impl Objects {
     pub fn compact(&mut self) -> Result<usize> {
         let mut pages = 0;
         let mut mover = Mover::default();
-        for _ in 0..ROUNDS_MAX {
-            let before_bytes = self.pool.stats().used_bytes;
-            let victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
-            self.empty(&victims, &mut mover);
-            pages += victims.reopen(&*self.pool);
-            // A pool may find victims for ever whose objects only change places.
-            if self.pool.stats().used_bytes >= before_bytes {
-                break;
+        for aim in [Aim::Sparse, Aim::Gaps] {
+            for _ in 0..ROUNDS_MAX {
+                let victims = mover.close(&*self.pool, aim, VICTIMS_MAX)?;
+                self.empty(&victims, &mut mover, aim);
+                let gain = mover.end(&*self.pool, victims);
+                pages += gain.pages;
+                if !gain.pays {
+                    break;
+                }
             }
         }
         self.pool.trim(Parts::Too);
         Ok(pages)
     }
 
-    fn empty(&mut self, victims: &Victims, mover: &mut Mover) {
+    fn empty(&mut self, victims: &Victims, mover: &mut Mover, aim: Aim) {
         for slot in &mut self.places {
             let is_victims = |handle: &&mut Handle| victims.has(handle.offset_bytes());
-            if let Some(handle) = slot.as_mut().filter(is_victims)
-                && let Some(new) = mover.copy(&*self.pool, handle)
-            {
+            let Some(handle) = slot.as_mut().filter(is_victims) else {
+                continue;
+            };
+            let copied = match mover.copy(&*self.pool, handle) {
+                Err(Full::NeedsMemory) if aim == Aim::Gaps => {
+                    if self.pool.grow(handle.size_bytes()).is_err() {
+                        return;
+                    }
+                    mover.copy(&*self.pool, handle)
+                }
+                copied => copied,
+            };
+            if let Ok(new) = copied {
                 mover.remove(&*self.pool, std::mem::replace(handle, new));
             }
         }
@@ -259,5 +270,47 @@ mod tests {
                 assert_eq!(objects.bytes(place).unwrap(), content(place), "{name}");
             }
         }
+    }
+
+    /// What is left between objects after all found room goes too, without more pages on the way.
+    #[test]
+    fn compaction_leaves_few_gaps() {
+        const COUNT: usize = 60_000;
+        let pool = BarePool::new("bestfit", Unit::DEFAULT, 512 << 20, 0).unwrap();
+        let mut objects = pool.objects(COUNT);
+        let random = |place: usize| {
+            let mixed = (place + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+        };
+        let size = |place: usize| 1200 + random(place) % 2000;
+        let content = |place: usize| vec![place as u8; size(place)];
+        for place in 0..COUNT {
+            objects.insert(place, &content(place)).unwrap();
+        }
+        let is_kept = |place: &usize| random(*place) >> 30 & 1 == 0;
+        for place in (0..COUNT).filter(|place| !is_kept(place)) {
+            objects.remove(place);
+        }
+        let before = pool.stats();
+        pool.pool.reset_used_max();
+        let pages = objects.compact().unwrap() as u64;
+        let after = pool.stats();
+        assert!(
+            after.used_max_bytes <= before.used_bytes,
+            "{after:?} after {before:?}"
+        );
+        assert!(
+            pages * 4096 <= before.used_bytes - after.used_bytes,
+            "{pages} at most"
+        );
+        let stored: usize = (0..COUNT).filter(is_kept).map(size).sum();
+        assert!(
+            after.used_bytes * 100 <= stored as u64 * 102,
+            "{after:?} for {stored}"
+        );
+        for place in (0..COUNT).filter(is_kept) {
+            assert_eq!(objects.bytes(place).unwrap(), content(place));
+        }
+        assert_eq!(objects.compact().unwrap(), 0, "there is no more");
     }
 }

@@ -22,7 +22,7 @@ mod zsmalloc;
 mod ztree;
 
 use self::arena::Arena;
-pub(crate) use self::victims::{Mover, Victim, Victims};
+pub(crate) use self::victims::{Aim, Mover, Victim, Victims};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
@@ -173,6 +173,15 @@ pub(crate) trait Pool: Send + Sync {
     /// # Errors
     /// [`ErrorKind::NoMemory`].
     fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>>;
+
+    /// As [`Pool::close_sparse`], blocks that lose much between their objects: these fit into `pages` new
+    /// pages. None where a class has all objects, which leaves nothing between them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`].
+    fn close_gappy(&self, _blocks_max: usize, _pages: usize) -> Result<Vec<Victim>> {
+        Ok(Vec::new())
+    }
 
     /// Lets a closed block take objects again; false if it is gone.
     fn reopen(&self, victim: Victim) -> bool;

@@ -6,18 +6,22 @@
 //! its block, which is opened again then, and may be a victim the next time. Readers and writers go on
 //! meanwhile; each waits for one move at most.
 //!
+//! Asked for, it goes on with blocks that lose much between their objects (`pool/victims.rs`): these move into
+//! memory that the compaction made free, which the pool takes from the system again if it must. Not
+//! unasked, for it moves many bytes for each that it gains, and not where writers live on the spare.
+//!
 //! Work comes in steps of [`LOOKS_A_STEP`] slots and [`MOVES_A_STEP`] moves, with the place kept in
 //! between. Moving takes no more pages than it made free: what finds no room stays, and its victim takes
 //! objects again. When a writer finds no memory under the limit, all victims do.
 //!
-//! Locks: the compactor's, above all others; then a step locks one slot at a time.
+//! Locks: the compactor's, above all others; then a step locks one slot at a time, or takes the turn to grow.
 
 use std::time::{Duration, Instant};
 
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::Result;
 use crate::page::PageIndex;
-use crate::pool::{Mover, Victims, arena};
+use crate::pool::{Aim, Full, Mover, Victims, arena};
 use crate::stats::Counter;
 
 use super::Store;
@@ -31,12 +35,8 @@ const VICTIMS_MAX: usize = 4096;
 const LOOKS_A_STEP: u64 = 4096;
 const MOVES_A_STEP: usize = 64;
 
-/// Times that victims are chosen at most when compaction is asked for.
+/// Times that victims are chosen at most for either aim when compaction is asked for.
 const ROUNDS_MAX: usize = 256;
-
-/// A sweep that takes away less than this part of the waste is the last one: objects would only change
-/// places from then on.
-const GAIN_MIN_PART: u64 = 64;
 
 /// Waste below this is left alone unless compaction is asked for, in bytes: a huge page.
 const WASTE_MIN_BYTES: u64 = 2 << 20;
@@ -44,17 +44,19 @@ const WASTE_MIN_BYTES: u64 = 2 << 20;
 /// And waste below this part of the memory in use.
 const WASTE_MIN_PART: u64 = 4;
 
+/// The pool must grow before an object of so many bytes can move.
+struct Wanted(usize);
+
 /// What a compaction is at, between steps.
 #[derive(Debug, Default)]
 pub(super) struct Compactor {
     victims: Victims,
     mover: Mover,
+    aim: Aim,
     /// The slot to look at next.
     next: u64,
     /// Times that victims may still be chosen; 0 if nobody asked for compaction.
     rounds_left: usize,
-    /// What was wasted when the victims were chosen.
-    waste_before_bytes: u64,
     /// The last sweep gained next to nothing.
     is_fruitless: bool,
     /// The waste that compaction found nothing to do about.
@@ -64,6 +66,12 @@ pub(super) struct Compactor {
 impl Compactor {
     fn is_running(&self) -> bool {
         !self.victims.is_empty()
+    }
+
+    fn begin(&mut self, aim: Aim) {
+        self.aim = aim;
+        self.rounds_left = ROUNDS_MAX;
+        self.is_fruitless = false;
     }
 }
 
@@ -94,8 +102,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     /// A step of a compaction that was asked for; whether there is more to do.
     fn compact_as_asked(&self, compactor: &mut Compactor) -> Result<bool> {
         if compactor.rounds_left == 0 {
-            compactor.rounds_left = ROUNDS_MAX;
-            compactor.is_fruitless = false;
+            compactor.begin(Aim::Sparse);
             compactor.mover = Mover::default();
         }
         if compactor.is_running() {
@@ -107,6 +114,12 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         if !is_done && self.begin_compacting(compactor)? {
             return Ok(true);
         }
+        // What is free already is for writers who must not wait for more.
+        if compactor.aim == Aim::Sparse && !self.has_spare {
+            compactor.begin(Aim::Gaps);
+            return Ok(true);
+        }
+        compactor.aim = Aim::Sparse;
         compactor.rounds_left = 0;
         compactor.hopeless_bytes = self.waste_bytes();
         // In a turn: a writer may have just made the memory that it is about to use.
@@ -143,6 +156,8 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         let mut compactor = self.compactor.lock();
         let was_running = compactor.is_running();
         self.finish(&mut compactor);
+        // New pages are the writer's now.
+        compactor.is_fruitless |= compactor.aim == Aim::Gaps;
         was_running
     }
 
@@ -161,8 +176,8 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
 
     /// Chooses victims; false if there are none.
     fn begin_compacting(&self, compactor: &mut Compactor) -> Result<bool> {
-        compactor.waste_before_bytes = self.waste_bytes();
-        compactor.victims = Victims::new(self.pool.close_sparse(VICTIMS_MAX)?);
+        let (mover, aim) = (&compactor.mover, compactor.aim);
+        compactor.victims = mover.close(&*self.pool, aim, VICTIMS_MAX)?;
         compactor.next = 0;
         Ok(compactor.is_running())
     }
@@ -176,51 +191,66 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
             let place = self.table.glimpse(index);
             if place.is_some_and(|offset_bytes| compactor.victims.has(offset_bytes)) {
                 moves += 1;
-                self.relocate(compactor, index);
+                if !self.relocate_growing(compactor, index) {
+                    compactor.next = self.table.len();
+                    break;
+                }
             }
             compactor.next += 1;
         }
         if compactor.next >= self.table.len() {
-            self.finish(compactor);
-            self.judge(compactor);
+            compactor.is_fruitless = !self.finish(compactor);
+            if compactor.is_fruitless {
+                compactor.hopeless_bytes = self.waste_bytes();
+            }
         }
         compactor.is_running()
     }
 
+    /// As [`Store::relocate`], after growing the pool if it must, by what became free and went back to the
+    /// system; false if it cannot.
+    fn relocate_growing(&self, compactor: &mut Compactor, index: PageIndex) -> bool {
+        match self.relocate(compactor, index) {
+            Err(Wanted(size_bytes)) if compactor.aim == Aim::Gaps => {
+                // In a turn, or under a limit it might be with what a writer has just made for itself.
+                let turn = self.growing.lock();
+                let has_grown = self.pool.grow(size_bytes).is_ok();
+                drop(turn);
+                if has_grown {
+                    // Another may have taken it: then the object stays.
+                    let _ = self.relocate(compactor, index);
+                }
+                has_grown
+            }
+            _ => true,
+        }
+    }
+
     /// Moves the object of page `index` if it is in a victim and fits elsewhere.
-    fn relocate(&self, compactor: &mut Compactor, index: PageIndex) {
+    fn relocate(&self, compactor: &mut Compactor, index: PageIndex) -> Result<(), Wanted> {
         let Ok(guard) = self.table.lock(index) else {
-            return;
+            return Ok(());
         };
         let (Entry::Raw(old) | Entry::Packed(old)) = guard.entry() else {
-            return;
+            return Ok(());
         };
         if !compactor.victims.has(old.offset_bytes()) {
-            return;
+            return Ok(());
         }
-        if let Some(new) = compactor.mover.copy(&*self.pool, old) {
-            compactor.mover.remove(&*self.pool, guard.relocate(new));
+        match compactor.mover.copy(&*self.pool, old) {
+            Ok(new) => compactor.mover.remove(&*self.pool, guard.relocate(new)),
+            Err(Full::NeedsMemory) => return Err(Wanted(old.size_bytes())),
+            Err(Full::NoMemory) => {}
         }
+        Ok(())
     }
 
-    /// Counts the victims that are gone and opens the others.
-    fn finish(&self, compactor: &mut Compactor) {
+    /// Opens the victims that are left and counts what was gained; whether another round pays.
+    fn finish(&self, compactor: &mut Compactor) -> bool {
         let victims = std::mem::take(&mut compactor.victims);
-        if victims.is_empty() {
-            return;
-        }
-        let pages = victims.reopen(&*self.pool);
-        self.counters.add(Counter::PagesCompacted, pages as u64);
-    }
-
-    /// Whether it is worth going on after a sweep.
-    fn judge(&self, compactor: &mut Compactor) {
-        let waste_bytes = self.waste_bytes();
-        let before_bytes = compactor.waste_before_bytes;
-        let gain_bytes = before_bytes.saturating_sub(waste_bytes);
-        compactor.is_fruitless = gain_bytes <= before_bytes / GAIN_MIN_PART;
-        if compactor.is_fruitless {
-            compactor.hopeless_bytes = waste_bytes;
-        }
+        let gain = compactor.mover.end(&*self.pool, victims);
+        self.counters
+            .add(Counter::PagesCompacted, gain.pages as u64);
+        gain.pays
     }
 }

@@ -100,6 +100,33 @@ fn a_sparse_store_shrinks_in_every_pool() {
     }
 }
 
+/// Gaps are closed for who asks; maintenance would move all objects for a few percent, and a spare is for
+/// writers.
+#[test]
+fn gaps_between_objects_go_when_that_is_asked_for() {
+    let make = |spare| {
+        let builder = Store::builder().size(256 << 20).pool("bestfit");
+        let store = builder.spare(spare).build().unwrap();
+        let left = make_sparse(&store, 40_000);
+        (store, left)
+    };
+    let used_part = |store: &Store| {
+        let stats = store.stats();
+        stats.mem_used_total_bytes as f64 / stats.compr_data_size_bytes as f64
+    };
+    let (asked, left) = make(0);
+    compact(&asked);
+    let (unasked, _) = make(0);
+    while unasked.maintain(Duration::ZERO) {}
+    let (spared, _) = make(192 << 20);
+    compact(&spared);
+    let parts = [&asked, &unasked, &spared].map(used_part);
+    assert!(parts[0] < 1.02, "{parts:?}");
+    assert!(parts[1] > parts[0] + 0.005, "{parts:?}");
+    assert!(parts[2] > parts[0] + 0.005, "{parts:?}");
+    check_and_empty(&asked, &left);
+}
+
 #[test]
 fn a_second_compaction_finds_little_and_an_empty_store_nothing() {
     for pool in uzram::pools() {

@@ -366,6 +366,15 @@ impl BestFit {
         }
     }
 
+    /// The open blocks of all shards.
+    fn candidates(&self) -> Result<Candidates> {
+        let mut candidates = Candidates::default();
+        for index in 0..self.shards.len() {
+            self.add_candidates(index, &mut candidates)?;
+        }
+        Ok(candidates)
+    }
+
     /// Closes the block or opens it again; false if it is not this shard's or not there.
     fn set_closed(&self, victim: Victim, closed: bool) -> bool {
         let frame = (victim.first_page / self.frame_pages) as u32;
@@ -504,14 +513,18 @@ impl Pool for BestFit {
     }
 
     fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>> {
-        let mut candidates = Candidates::default();
-        for index in 0..self.shards.len() {
-            self.add_candidates(index, &mut candidates)?;
-        }
-        let victims = victims::close_sparse([Ok(candidates)], blocks_max, |victim| {
-            self.set_closed(victim, true)
-        });
+        let close = |victim| self.set_closed(victim, true);
+        let victims = victims::close_sparse([self.candidates()], blocks_max, close);
         // Nothing in them is handed out any more, and those that hold nothing else are free now.
+        self.unpark_all();
+        victims
+    }
+
+    fn close_gappy(&self, blocks_max: usize, pages: usize) -> Result<Vec<Victim>> {
+        let close = |victim| self.set_closed(victim, true);
+        let room = pages * PAGE_GRANULES;
+        let victims = victims::close_gappy(self.candidates()?, blocks_max, room, close);
+        // As above.
         self.unpark_all();
         victims
     }
