@@ -198,6 +198,7 @@ impl Candidates {
         self.blocks.truncate(count);
         self.blocks.into_iter().map(|block| block.victim)
     }
+
     /// Those with the most gaps, `blocks_max` at most, that hold no more than `room`; none if that would be
     /// few of all blocks, or give back less than one.
     pub(super) fn choose_gappy(
