@@ -130,6 +130,12 @@ pub(crate) trait Pool: Send + Sync {
         self.arena().grow(self.pages_taken(size_bytes))
     }
 
+    /// Gives what the pool keeps for objects of some sizes to those of any, which takes no memory; false if
+    /// there is nothing.
+    fn make_room(&self) -> bool {
+        false
+    }
+
     /// The pages that an object of `size_bytes` takes where no block has room for it.
     fn pages_taken(&self, size_bytes: usize) -> usize;
 

@@ -277,8 +277,12 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     /// Repeats `attempt` until the spare has been refilled by [`Store::maintain`], which this thread
     /// must not do itself: to wait for memory here may be to wait for this very write.
     fn await_spare<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
-        for _ in 0..SPARE_WAITS_MAX {
+        for wait in 0..SPARE_WAITS_MAX {
             self.counters.add(Counter::SlowPathWrites, 1);
+            if wait == SPARE_WAITS_MAX / 2 {
+                // The system may have no memory for a spare; then this is all there is.
+                self.pool.make_room();
+            }
             sync::sleep(SPARE_PAUSE);
             match attempt() {
                 Ok(done) => return Ok(done),

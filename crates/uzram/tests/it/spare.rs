@@ -90,6 +90,26 @@ fn without_a_spare_a_write_waits_for_it_and_takes_no_memory_itself() {
     });
 }
 
+/// Places of removed objects are kept for objects as long, but not where a longer one would fail for them.
+#[test]
+fn what_a_pool_keeps_makes_room_before_a_write_fails() {
+    let store = store();
+    let half = |index: u64| {
+        let mut page = noise(index);
+        page[2048..].fill(0);
+        page
+    };
+    let mut index = 0;
+    while store.write(PageIndex(index), &half(index)).is_ok() {
+        index += 1;
+    }
+    (100..108).for_each(|index| store.trim(PageIndex(index)).unwrap());
+    store.write(PageIndex(100), &noise(7)).unwrap();
+    let mut page = vec![0; 4096];
+    store.read(PageIndex(100), &mut page).unwrap();
+    assert!(page == noise(7));
+}
+
 #[test]
 fn a_limit_holds_whatever_the_spare() {
     let limit = 8 << 20;

@@ -442,9 +442,13 @@ impl Pool for BestFit {
 
     fn grow(&self, size_bytes: usize) -> Result<()> {
         match self.arena.grow(self.pages_taken(size_bytes)) {
-            Err(_) if self.unpark_all() => Ok(()),
+            Err(_) if self.make_room() => Ok(()),
             grown => grown,
         }
+    }
+
+    fn make_room(&self) -> bool {
+        self.unpark_all()
     }
 
     fn pages_taken(&self, _size_bytes: usize) -> usize {
