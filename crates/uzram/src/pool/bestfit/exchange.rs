@@ -1,10 +1,10 @@
 //! What goes from CPU to CPU: parked places, blocks, and room in a block that stays.
 //!
 //! Threads move, and one CPU may remove what another one stores: then the first keeps more and more places of
-//! a length, and the second looks for them in blocks. So who has none of a length takes a line of another's, of
-//! those below: as many stay in its top. Where this CPU's own blocks have no hole either, another's only
-//! place will do, then a block of another's with a hole, which comes along. The block that another CPU is filling
-//! stays: it would go back and forth. It has room for others before the pool must grow.
+//! a length, and the second looks for them in blocks. So who has none of a length takes a line of another's, one
+//! of those below its top. Where this CPU's own blocks have no hole either, another's only place will do, then a
+//! block of another's with a hole, which comes along. The block that another CPU is filling stays, for it would go
+//! back and forth; it has room for others before the pool must grow.
 //!
 //! Two shards are locked at once, the lower first. A place in a block that is being closed is not kept by another
 //! CPU: who closes blocks looks through the shards one by one, and it would be passed over. Nor is any, for the
