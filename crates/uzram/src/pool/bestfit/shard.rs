@@ -125,7 +125,7 @@ impl Shard {
         next.or_else(|| self.parked.pop_from(0))
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(uzram_shuttle)))]
     pub(super) fn parked_granules(&self) -> usize {
         self.parked.granules()
     }
