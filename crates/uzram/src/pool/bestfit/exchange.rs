@@ -35,10 +35,9 @@ impl BestFit {
         more: Option<usize>,
         length: usize,
         room: Room,
-    ) -> Result<(u32, usize), Full> {
+    ) -> Result<Place, Full> {
         if let Some(from) = more {
             let place = self.unpark_of(from, own, length);
-            let place = place.map(|place| (place.frame, place.start));
             if let Some(place) = place.or_else(|| self.shards[own].lock().take(length)) {
                 return Ok(place);
             }
@@ -65,7 +64,7 @@ impl BestFit {
     }
 
     /// Takes what another shard keeps or a block of it, else granules in new memory or in a block that stays.
-    fn take_elsewhere(&self, own: usize, length: usize, room: Room) -> Result<(u32, usize), Full> {
+    fn take_elsewhere(&self, own: usize, length: usize, room: Room) -> Result<Place, Full> {
         let stolen = self
             .others(own)
             .find_map(|from| self.steal(from, own, length));
@@ -83,10 +82,10 @@ impl BestFit {
 
     /// Takes a place that another shard keeps, else granules of its block, which becomes this CPU's if there is
     /// memory for its entry.
-    fn steal(&self, from: usize, own: usize, length: usize) -> Option<(u32, usize)> {
+    fn steal(&self, from: usize, own: usize, length: usize) -> Option<Place> {
         let mut shard = self.shards[from].lock();
         if let Some(place) = shard.unpark(length) {
-            return Some((place.frame, place.start));
+            return Some(place);
         }
         if !shard.has_short_hole(length) {
             return None;
@@ -94,10 +93,12 @@ impl BestFit {
         drop(shard);
         let [mut theirs, mut ours] = self.lock_two(from, own);
         let place = theirs.take(length)?;
-        let owner = self.owner(place.0).filter(|owner| owner.shard == from)?;
+        let owner = self
+            .owner(place.frame)
+            .filter(|owner| owner.shard == from)?;
         if ours.reserve().is_ok() {
-            let id = ours.add(place.0, theirs.remove(owner.id));
-            self.set_owner(place.0, Owner { shard: own, id });
+            let id = ours.add(place.frame, theirs.remove(owner.id));
+            self.set_owner(place.frame, Owner { shard: own, id });
         }
         drop([theirs, ours]);
         self.settle(1 << from, length);

@@ -171,12 +171,12 @@ struct Owner {
 
 impl BestFit {
     /// Takes a parked place, granules in a hole, or new memory; all from this CPU's shard, if it has them.
-    fn take(&self, length: usize, room: Room) -> Result<(u32, usize), Full> {
+    fn take(&self, length: usize, room: Room) -> Result<Place, Full> {
         let own = self.own_shard();
         self.bring_parked_closer(own, length);
         let mut shard = self.shards[own].lock();
         if let Some(place) = shard.unpark(length) {
-            return Ok((place.frame, place.start));
+            return Ok(place);
         }
         let more = self.shard_with_more(own, length);
         if more.is_none()
@@ -189,12 +189,7 @@ impl BestFit {
     }
 
     /// Takes granules in a hole or, if `room` lets it, in new memory; nothing if the arena has none.
-    fn take_new(
-        &self,
-        own: usize,
-        length: usize,
-        room: Room,
-    ) -> Result<Option<(u32, usize)>, Full> {
+    fn take_new(&self, own: usize, length: usize, room: Room) -> Result<Option<Place>, Full> {
         let mut shard = self.shards[own].lock();
         // Somebody may have added pages since. Adding more would leave them without an object, and so
         // without anybody whose removal gives them back.
@@ -431,8 +426,8 @@ impl BestFit {
 
 impl Pool for BestFit {
     fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
-        let (frame, start) = self.take(bytes.len().div_ceil(GRANULE_BYTES), room)?;
-        let granule = ((frame as usize) << self.frame_shift) + start;
+        let place = self.take(bytes.len().div_ceil(GRANULE_BYTES), room)?;
+        let granule = ((place.frame as usize) << self.frame_shift) + place.start;
         // SAFETY: these granules were a hole and are none any more: no other handle covers them until
         // `remove` makes them one, which consumes this handle.
         let mut handle = unsafe { Handle::from_parts(granule as u64, bytes.len() as u32) };

@@ -139,12 +139,16 @@ impl Shard {
         self.list_for(length).is_some_and(|list| list < LISTS)
     }
 
-    /// Takes `length` granules from a hole of the best block: its frame, and where in it.
-    pub(super) fn take(&mut self, length: usize) -> Option<(u32, usize)> {
+    /// Takes `length` granules from a hole of the best block.
+    pub(super) fn take(&mut self, length: usize) -> Option<Place> {
         let id = self.heads[self.list_for(length)?];
         let start = self.change(id, |block| block.take(length));
         let start = start.expect("a listed block has a hole as long as its list says");
-        Some((self.item(id).frame, start))
+        Some(Place {
+            frame: self.item(id).frame,
+            start,
+            length,
+        })
     }
 
     /// Changes a block, and its list accordingly.
