@@ -42,7 +42,7 @@ pub(super) const IDLE_OVER_1MS: Metric = ("empty_loop_over_1ms", "operations");
 const OVER_100US: Metric = ("over_100us", "operations");
 const IDLE_OVER_100US: Metric = ("empty_loop_over_100us", "operations");
 const WORST: Metric = ("worst", "us");
-/// An insertion and a removal, the copy included.
+/// An insertion and a removal, the copy and the pool's maintenance included.
 pub(super) const OVERWRITE_MEAN: Metric = ("overwrite_mean", "ns");
 /// The case in which all variants take turns.
 pub(super) const IN_TURNS: &str = "in-turns";
@@ -64,7 +64,7 @@ const fn time(
     Time { head, metric, of }
 }
 
-const INSERT_AND_REMOVE: [Time; 11] = [
+const INSERT_AND_REMOVE: [Time; 12] = [
     time("insert", INSERT_MEAN.0, |_, beyond, _| beyond.insert.mean),
     time("p50", "insert_beyond_copy_p50", |_, beyond, _| {
         beyond.insert.p50
@@ -84,6 +84,9 @@ const INSERT_AND_REMOVE: [Time; 11] = [
         clock.costs(&round.insert_floor).mean
     }),
     time("", OVERWRITE_MEAN.0, overwrite_mean),
+    time("upkeep", "maintenance_per_overwrite", |round, _, _| {
+        upkeep(round)
+    }),
 ];
 
 const ACCESS: [Time; 4] = [
@@ -111,7 +114,11 @@ const RARE: [(&str, Metric); 5] = [
 ];
 
 fn overwrite_mean(round: &Round, _: &Beyond, clock: Clock) -> f64 {
-    clock.costs(&round.insert).mean + clock.costs(&round.remove).mean
+    clock.costs(&round.insert).mean + clock.costs(&round.remove).mean + upkeep(round)
+}
+
+fn upkeep(round: &Round) -> f64 {
+    round.maintenance.as_nanos() as f64 / round.insert.count as f64
 }
 
 /// A corpus by a codec.

@@ -5,7 +5,10 @@
 //! the same bytes takes its turn before the variant's insertions in some batches and after them in
 //! as many, and reads as many bytes as the variant's reads do, so that a figure beyond the copy is of
 //! one moment. A place is looked up before the clock runs: the table of places is the owner's, not the
-//! allocator's.
+//! allocator's. Between batches a pool is maintained, as a store maintains its own beside its writers; that is timed
+//! apart, once a batch.
+
+use std::time::{Duration, Instant};
 
 use super::clock::{BATCH, Clock, Costs, IDLE_PART, Latencies};
 use super::draw::Packed;
@@ -62,6 +65,8 @@ pub(super) struct Round {
     pub(super) access_floor: Latencies,
     /// A loop that does nothing, for a part of the operations' time.
     pub(super) idle: Latencies,
+    /// Work between batches that is no operation's.
+    pub(super) maintenance: Duration,
 }
 
 /// What a round comes to, beyond the copy where there is one, in nanoseconds.
@@ -82,6 +87,7 @@ impl Round {
             access: none(),
             access_floor: none(),
             idle: none(),
+            maintenance: Duration::ZERO,
         }
     }
 
@@ -179,6 +185,9 @@ impl<'a> Cell<'a> {
             if batch % READ_EVERY == 0 {
                 self.read(bench, round)?;
             }
+            let maintaining = Instant::now();
+            self.ground.maintain();
+            round.maintenance += maintaining.elapsed();
         }
         let busy = round.operations().total() / IDLE_PART;
         bench.clock.idle(busy, &mut round.idle);

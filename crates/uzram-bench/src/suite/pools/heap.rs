@@ -104,6 +104,14 @@ impl Ground {
         }
     }
 
+    /// Does what a store's maintenance does for its writers: populates a pool's spare, or gives back
+    /// what is beyond it. Nothing in a program would do that for the general allocators.
+    pub(super) fn maintain(&self) {
+        if let Ground::Pool(pool) = self {
+            while pool.maintain() {}
+        }
+    }
+
     /// Gives back what holds no object and can be told apart: a pool's spare. The general
     /// allocators are left as they are, for nothing in a program would do it for them.
     pub(super) fn trim(&self) {

@@ -47,6 +47,8 @@ enum Memory {
 /// The lanes of a variant, or of the copy alone.
 struct Side<'a> {
     name: String,
+    /// What the lanes' heaps share: one, or one a lane; none of the copy.
+    grounds: Vec<Ground>,
     lanes: Vec<Lane<'a>>,
     speedups: Series,
 }
@@ -133,17 +135,19 @@ fn sides<'a>(
 ) -> Result<Vec<Side<'a>>> {
     let threads = cells.options.threads;
     let size_bytes = (threads * places * PAGE_BYTES) as u64;
-    let ground = variant.open(size_bytes)?;
-    let heap = |ground: &Ground| Memory::Heap {
-        heap: ground.heap(places + 1),
-        places,
+    let side = |name: String, grounds: usize| -> Result<Side<'a>> {
+        let grounds: Result<Vec<Ground>> = (0..grounds).map(|_| variant.open(size_bytes)).collect();
+        let grounds = grounds?;
+        let heaps = (0..threads).map(|lane| Memory::Heap {
+            heap: grounds[lane % grounds.len()].heap(places + 1),
+            places,
+        });
+        let heaps = heaps.collect();
+        Ok(Side::new(name, grounds, heaps, objects))
     };
-    let shared = (0..threads).map(|_| heap(&ground)).collect();
-    let mut sides = vec![Side::new(variant.name().to_owned(), shared, objects)];
+    let mut sides = vec![side(variant.name().to_owned(), 1)?];
     if apart {
-        let heaps = (0..threads).map(|_| Ok(heap(&variant.open(size_bytes)?)));
-        let heaps = heaps.collect::<Result<Vec<Memory>>>()?;
-        sides.push(Side::new(self::apart(variant.name()), heaps, objects));
+        sides.push(side(self::apart(variant.name()), threads)?);
     }
     let copies = (0..threads).map(|_| {
         let mut copies = Copies::new(cells.scale.copy_bytes / COPY_PARTS)?;
@@ -151,7 +155,7 @@ fn sides<'a>(
         Ok(Memory::Copies(copies))
     });
     let copies = copies.collect::<Result<Vec<Memory>>>()?;
-    sides.push(Side::new(COPY.to_owned(), copies, objects));
+    sides.push(Side::new(COPY.to_owned(), Vec::new(), copies, objects));
     Ok(sides)
 }
 
@@ -176,6 +180,8 @@ fn run(sides: &mut [Side<'_>], cells: &Cells<'_>, cpus: &[usize]) -> Result<()> 
                     _ => 0..cpus.len(),
                 };
                 seconds[at / 2][at % 2] += sides[at / 2].work(cpus, lanes, work)?;
+                // As a store's does beside its writers.
+                sides[at / 2].grounds.iter().for_each(Ground::maintain);
             }
         }
         for (side, [one, several]) in sides.iter_mut().zip(seconds) {
@@ -186,7 +192,12 @@ fn run(sides: &mut [Side<'_>], cells: &Cells<'_>, cpus: &[usize]) -> Result<()> 
 }
 
 impl<'a> Side<'a> {
-    fn new(name: String, memories: Vec<Memory>, objects: &'a Packed) -> Side<'a> {
+    fn new(
+        name: String,
+        grounds: Vec<Ground>,
+        memories: Vec<Memory>,
+        objects: &'a Packed,
+    ) -> Side<'a> {
         let lanes = memories.into_iter().zip(0..).map(|(memory, seed)| Lane {
             memory,
             objects,
@@ -194,6 +205,7 @@ impl<'a> Side<'a> {
         });
         Side {
             name,
+            grounds,
             lanes: lanes.collect(),
             speedups: Series::default(),
         }

@@ -75,6 +75,7 @@ fn every_variant_has_a_figure_in_every_case() {
             ("2048/overwrite", "insert_beyond_copy_p999"),
             ("2048/overwrite", "remove_mean"),
             ("2048/overwrite", "access_beyond_copy_p999"),
+            ("2048/overwrite", "maintenance_per_overwrite"),
             ("2048/overwrite", "empty_loop_over_1ms"),
             ("in-turns/overwrite", "overwrite_mean"),
         ];

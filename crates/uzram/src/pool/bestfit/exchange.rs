@@ -94,11 +94,11 @@ impl BestFit {
         let [mut theirs, mut ours] = self.lock_two(from, own);
         let place = theirs.take(length)?;
         let owner = self
-            .owner(place.frame)
+            .owner(place.frame())
             .filter(|owner| owner.shard == from)?;
         if ours.reserve().is_ok() {
-            let id = ours.add(place.frame, theirs.remove(owner.id));
-            self.set_owner(place.frame, Owner { shard: own, id });
+            let id = ours.add(place.frame(), theirs.remove(owner.id));
+            self.set_owner(place.frame(), Owner { shard: own, id });
         }
         drop([theirs, ours]);
         self.settle(1 << from, length);

@@ -46,6 +46,8 @@ mod lengths;
 mod parked;
 mod shard;
 
+use std::num::NonZeroU64;
+
 use crossbeam_utils::CachePadded;
 
 use self::block::{Block, PAGE_GRANULES};
@@ -155,11 +157,32 @@ fn new(config: &PoolConfig, memory: Memory) -> Result<BestFit> {
 }
 
 /// Where an object lies: its frame, and its granules from there.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    frame: u32,
-    start: usize,
-    length: usize,
+///
+/// In one word, so that it never goes through memory in parts. A load of parts that were just stored waits until
+/// they are in the cache, and so behind the copy before it, whose lines are cold: an insertion took 160 ns more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place(NonZeroU64);
+
+const _: () = assert!(size_of::<Option<Place>>() == 8);
+
+impl Place {
+    /// One granule or more; a frame has fewer than 2^16.
+    fn new(frame: u32, start: usize, length: usize) -> Option<Place> {
+        let word = u64::from(frame) << 32 | (start as u64) << 16 | length as u64;
+        NonZeroU64::new(word).map(Place)
+    }
+
+    fn frame(self) -> u32 {
+        (self.0.get() >> 32) as u32
+    }
+
+    fn start(self) -> usize {
+        usize::from((self.0.get() >> 16) as u16)
+    }
+
+    fn length(self) -> usize {
+        usize::from(self.0.get() as u16)
+    }
 }
 
 /// A block: its shard, and its id there.
@@ -217,7 +240,7 @@ impl BestFit {
 
     /// Makes a hole of an object's place; how many pages became the arena's.
     fn free(&self, place: Place) -> usize {
-        let owner = self.lock_owner(place.frame);
+        let owner = self.lock_owner(place.frame());
         let (owner, shard) = owner.expect("the frame of an object has a block");
         self.free_and_settle(shard, owner, place)
     }
@@ -226,7 +249,7 @@ impl BestFit {
     fn free_and_settle(&self, shard: MutexGuard<'_, Shard>, owner: Owner, place: Place) -> usize {
         let mut shrunk = 0;
         let pages = self.free_in(shard, owner, place, &mut shrunk);
-        pages + self.settle(shrunk, place.length)
+        pages + self.settle(shrunk, place.length())
     }
 
     /// As [`BestFit::free`] in the block's shard alone; adds it to `shrunk` if too much is parked there now.
@@ -238,20 +261,20 @@ impl BestFit {
         shrunk: &mut u32,
     ) -> usize {
         let (gone, is_empty) = shard.change(owner.id, |block| {
-            block.free(place.start, place.length);
+            block.free(place.start(), place.length());
             match block.live_granules() {
                 0 => (block.pages(), true),
                 _ if self.group_pages == self.frame_pages => (0, false),
-                _ => (block.shed(place.start, self.group_pages), false),
+                _ => (block.shed(place.start(), self.group_pages), false),
             }
         });
         if is_empty {
-            self.forget(&mut shard, owner.id, place.frame);
+            self.forget(&mut shard, owner.id, place.frame());
         }
         *shrunk |= u32::from(shard.parks_too_much()) << owner.shard;
         drop(shard);
         if gone != 0 {
-            self.give_back(place.frame, gone);
+            self.give_back(place.frame(), gone);
             self.look_at_limit();
         }
         gone.count_ones() as usize
@@ -327,11 +350,7 @@ impl BestFit {
         let fits = (1..=self.unit_bytes).contains(&handle.size_bytes())
             && start + length <= frame_granules
             && frame < self.frame_count;
-        fits.then_some(Place {
-            frame: frame as u32,
-            start,
-            length,
-        })
+        fits.then(|| Place::new(frame as u32, start, length))?
     }
 
     /// The open blocks of a shard.
@@ -427,7 +446,7 @@ impl BestFit {
 impl Pool for BestFit {
     fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
         let place = self.take(bytes.len().div_ceil(GRANULE_BYTES), room)?;
-        let granule = ((place.frame as usize) << self.frame_shift) + place.start;
+        let granule = ((place.frame() as usize) << self.frame_shift) + place.start();
         // SAFETY: these granules were a hole and are none any more: no other handle covers them until
         // `remove` makes them one, which consumes this handle.
         let mut handle = unsafe { Handle::from_parts(granule as u64, bytes.len() as u32) };
@@ -455,14 +474,14 @@ impl Pool for BestFit {
         debug_assert!(self.holds(&handle), "double free or stale handle");
         handle.into_parts();
         let own = self.own_shard();
-        self.bring_parked_closer(own, place.length);
+        self.bring_parked_closer(own, place.length());
         let mut shard = self.shards[own].lock();
         // Looked at under the lock: who closes a block looks through what is parked afterwards.
-        let may_park = !self.over_limit.load(Ordering::Relaxed) && !self.is_closed(place.frame);
+        let may_park = !self.over_limit.load(Ordering::Relaxed) && !self.is_closed(place.frame());
         if may_park && shard.park(place) {
             return 0;
         }
-        let Some(owner) = self.owner(place.frame).filter(|owner| owner.shard == own) else {
+        let Some(owner) = self.owner(place.frame()).filter(|owner| owner.shard == own) else {
             drop(shard);
             return self.free(place);
         };
@@ -471,10 +490,10 @@ impl Pool for BestFit {
 
     fn holds(&self, handle: &Handle) -> bool {
         self.place(handle).is_some_and(|place| {
-            let owner = self.lock_owner(place.frame);
+            let owner = self.lock_owner(place.frame());
             let is_in_block = owner.is_some_and(|(owner, shard)| {
-                shard.is_in(owner.id, place.frame)
-                    && shard.block(owner.id).holds(place.start, place.length)
+                shard.is_in(owner.id, place.frame())
+                    && shard.block(owner.id).holds(place.start(), place.length())
             });
             is_in_block
                 && !self
@@ -486,26 +505,26 @@ impl Pool for BestFit {
 
     fn adopt(&self, handle: &Handle) -> Result<()> {
         let place = self.place(handle).ok_or_else(lies_nowhere)?;
-        let owner = self.owner(place.frame);
-        let index = owner.map_or(place.frame as usize % self.shards.len(), |owner| {
+        let owner = self.owner(place.frame());
+        let index = owner.map_or(place.frame() as usize % self.shards.len(), |owner| {
             owner.shard
         });
         let mut shard = self.shards[index].lock();
-        let id = self.block_in(&mut shard, index, place.frame)?;
-        if !shard.block(id).is_vacant(place.start, place.length) {
+        let id = self.block_in(&mut shard, index, place.frame())?;
+        if !shard.block(id).is_vacant(place.start(), place.length()) {
             return Err(lies_on_another());
         }
         let group_granules = self.group_pages * PAGE_GRANULES;
-        let end = place.start + place.length;
-        for group in place.start / group_granules..end.div_ceil(group_granules) {
+        let end = place.start() + place.length();
+        for group in place.start() / group_granules..end.div_ceil(group_granules) {
             let page = group * self.group_pages;
             if !shard.block(id).has_page(page) {
-                let first = self.first_page(place.frame) + page;
+                let first = self.first_page(place.frame()) + page;
                 self.arena.adopt(first, self.group_pages)?;
                 shard.change(id, |block| block.add_pages(page, self.group_pages));
             }
         }
-        match shard.change(id, |block| block.take_at(place.start, place.length)) {
+        match shard.change(id, |block| block.take_at(place.start(), place.length())) {
             true => Ok(()),
             false => Err(lies_on_another()),
         }

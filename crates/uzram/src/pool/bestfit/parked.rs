@@ -189,19 +189,19 @@ impl Parked {
 
     /// Keeps a place; false if there is no room for one so long, or only below, and `may_sink` is not set.
     pub(super) fn push(&mut self, place: Place, may_sink: bool) -> bool {
-        let Some(top) = self.tops.get(place.length) else {
+        let Some(top) = self.tops.get(place.length()) else {
             return false;
         };
-        if usize::from(top.count) == PLACES && !(may_sink && self.sink(place.length)) {
+        if usize::from(top.count) == PLACES && !(may_sink && self.sink(place.length())) {
             return false;
         }
-        let top = &mut self.tops[place.length];
+        let top = &mut self.tops[place.length()];
         let at = usize::from(top.count);
-        top.frames[at] = place.frame;
-        top.starts[at] = place.start as u16;
+        top.frames[at] = place.frame();
+        top.starts[at] = place.start() as u16;
         top.count += 1;
-        self.nonempty.insert(place.length);
-        self.granules += place.length;
+        self.nonempty.insert(place.length());
+        self.granules += place.length();
         true
     }
 
@@ -218,11 +218,8 @@ impl Parked {
             self.nonempty.remove(length);
         }
         self.granules -= length;
-        Some(Place {
-            frame: top.frames[at],
-            start: usize::from(top.starts[at]),
-            length,
-        })
+        let start = usize::from(top.starts[at]);
+        Place::new(top.frames[at], start, length)
     }
 
     /// Puts the top of a length below, where it is a line as any; false if there is no room.
@@ -290,11 +287,11 @@ impl Parked {
 
     /// Whether this place is here.
     pub(super) fn has(&self, place: Place) -> bool {
-        let mut line = self.tops.get(place.length);
+        let mut line = self.tops.get(place.length());
         while let Some(current) = line {
             if current
                 .places()
-                .any(|(frame, start)| (frame, usize::from(start)) == (place.frame, place.start))
+                .any(|(frame, start)| (frame, usize::from(start)) == (place.frame(), place.start()))
             {
                 return true;
             }
@@ -365,7 +362,7 @@ impl BestFit {
             match excess {
                 // Its block may be of another shard, which shrinks.
                 Some(place) => {
-                    let owner = self.lock_owner(place.frame);
+                    let owner = self.lock_owner(place.frame());
                     let (owner, shard) = owner.expect("the frame of an object has a block");
                     pages += self.free_in(shard, owner, place, &mut shrunk);
                 }

@@ -74,7 +74,7 @@ impl Shard {
 
     /// Keeps the place of a removed object for the next one as long; false if it must become a hole.
     pub(super) fn park(&mut self, place: Place) -> bool {
-        let granules = self.parked.granules() + place.length;
+        let granules = self.parked.granules() + place.length();
         let may_sink = granules <= self.live_granules / SUNKEN_PART;
         granules <= self.live_granules / PARKED_PART && self.parked.push(place, may_sink)
     }
@@ -144,11 +144,7 @@ impl Shard {
         let id = self.heads[self.list_for(length)?];
         let start = self.change(id, |block| block.take(length));
         let start = start.expect("a listed block has a hole as long as its list says");
-        Some(Place {
-            frame: self.item(id).frame,
-            start,
-            length,
-        })
+        Place::new(self.item(id).frame, start, length)
     }
 
     /// Changes a block, and its list accordingly.

@@ -129,18 +129,14 @@ fn what_is_parked_is_room_under_a_limit() {
 #[test]
 fn longer_objects_become_holes() {
     let mut parked = Parked::new().unwrap();
-    let place = |length| Place {
-        frame: 3,
-        start: 5,
-        length,
-    };
+    let place = |length| Place::new(3, 5, length).unwrap();
     assert!(!parked.push(place(lengths::LENGTHS), true));
     assert!(parked.push(place(lengths::LENGTHS - 1), true));
     assert!(parked.has(place(lengths::LENGTHS - 1)) && !parked.has(place(1)));
     assert_eq!(parked.granules(), lengths::LENGTHS - 1);
     assert!(parked.pop_from(lengths::LENGTHS).is_none());
     let last = parked.pop_from(1).unwrap();
-    assert_eq!((last.frame, last.start, last.length), (3, 5, 512));
+    assert_eq!(last, place(512));
     assert!(parked.pop_from(0).is_none() && parked.granules() == 0);
 }
 
@@ -167,7 +163,7 @@ fn cpus_that_fill_have_a_block_each() {
     });
     let handles: Vec<Handle> = stored.collect();
     for (at, handle) in handles.iter().enumerate() {
-        let frame = pool.place(handle).unwrap().frame;
+        let frame = pool.place(handle).unwrap().frame();
         assert_eq!(pool.owner(frame).unwrap().shard, at % 2);
     }
     remove_all(&pool, handles);
@@ -180,7 +176,7 @@ fn places_go_to_the_cpu_that_has_none() {
     cpu::pretend::CPU.set(Some(1));
     let frames: Vec<u32> = handles
         .iter()
-        .map(|handle| pool.place(handle).unwrap().frame)
+        .map(|handle| pool.place(handle).unwrap().frame())
         .collect();
     let kept = |_| {
         let handle = store(&pool, 1024).unwrap();
@@ -297,11 +293,7 @@ fn a_pool_that_was_made_ready_keeps_places_without_memory() {
 fn lines_that_go_leave_room() {
     let [mut from, mut to] = [Parked::new().unwrap(), Parked::new().unwrap()];
     for frame in 0..20_000 {
-        let place = Place {
-            frame,
-            start: 0,
-            length: 9,
-        };
+        let place = Place::new(frame, 0, 9).unwrap();
         assert!(from.push(place, true));
         if let Some(line) = from.pop_line(9, |_| true) {
             to.push_line(9, line);
@@ -319,11 +311,7 @@ fn lines_that_go_leave_room() {
 fn lines_are_so_many_at_most() {
     let mut parked = Parked::new().unwrap();
     let kept = (0..50_000).take_while(|frame| {
-        let place = Place {
-            frame: *frame,
-            start: 0,
-            length: 1,
-        };
+        let place = Place::new(*frame, 0, 1).unwrap();
         parked.push(place, true)
     });
     assert_eq!(kept.count(), (4096 + 1) * 10);
@@ -337,11 +325,7 @@ fn check_parked(parked: &Parked, stacks: &Stacks) -> Result<(), TestCaseError> {
     prop_assert_eq!(parked.granules(), granules.sum::<usize>());
     for (&length, stack) in stacks {
         let has = |frame: &u32| {
-            let place = Place {
-                frame: *frame,
-                start: 3,
-                length,
-            };
+            let place = Place::new(*frame, 3, length).unwrap();
             parked.has(place)
         };
         prop_assert!(stack.iter().all(has));
@@ -365,14 +349,14 @@ proptest! {
             let stack = stacks[side].entry(length).or_default();
             match op {
                 0..6 => {
-                    let is_kept = parked.push(Place { frame, start: 3, length }, op > 0);
+                    let is_kept = parked.push(Place::new(frame, 3, length).unwrap(), op > 0);
                     prop_assert!(is_kept || op == 0 && stack.len() >= 10 && stack.len().is_multiple_of(10));
                     stack.extend(is_kept.then_some(frame));
                 }
-                6 | 7 => prop_assert_eq!(parked.pop(length).map(|place| place.frame), stack.pop()),
+                6 | 7 => prop_assert_eq!(parked.pop(length).map(|place| place.frame()), stack.pop()),
                 8 => {
                     let expected = stacks[side].range_mut(length..).find_map(|(_, stack)| stack.pop());
-                    prop_assert_eq!(parked.pop_from(length).map(|place| place.frame), expected);
+                    prop_assert_eq!(parked.pop_from(length).map(|place| place.frame()), expected);
                 }
                 _ if other_has_none => {
                     prop_assert!(parked.pop_line(length, |_| false).is_none());
