@@ -77,6 +77,11 @@ pub const CASES: &[Case] = &[
         run: fio,
     },
     Case {
+        name: "fio verifies half-written pages in each other pool",
+        tools: &[install::FIO],
+        run: fio_on_pools,
+    },
+    Case {
         name: "mem-limit: no space, and nothing lost",
         tools: &[install::QEMU_IO, install::NBDCOPY],
         run: mem_limit,
@@ -252,31 +257,44 @@ fn fio(bench: &Bench<'_>) -> Result<String, String> {
         "--verify_interval=4096",
     ];
     for arguments in [&mixed[..], &pattern[..]] {
-        let mut fio = client("fio");
-        fio.current_dir(server.dir.path());
-        fio.args([
-            "--name=e2e",
-            "--ioengine=nbd",
-            "--rw=randwrite",
-            "--iodepth=32",
-        ]);
-        fio.args([
-            "--numjobs=4",
-            "--size=64m",
-            "--offset_increment=64m",
-            "--group_reporting",
-        ]);
-        fio.args([
-            "--verify=crc32c",
-            "--do_verify=1",
-            "--verify_fatal=1",
-            "--verify_state_save=0",
-        ]);
-        fio.arg(format!("--uri={}", server.uri())).args(arguments);
-        process::succeed(&mut fio, CLIENT_LIMIT)?;
+        fio_verify(&server, 64, arguments)?;
     }
     server.stop()?;
     Ok(String::new())
+}
+
+fn fio_on_pools(bench: &Bench<'_>) -> Result<String, String> {
+    for pool in ["zsmalloc", "ztree", "z3fold", "zbud"] {
+        let server = bench.serve(64, &["--pool", pool])?;
+        // Half of the sectors are written, with random data: so pages compress to all sizes.
+        let half = ["--bssplit=512/70:4k/20:64k/10", "--io_size=8m"];
+        fio_verify(&server, 16, &half).map_err(|error| format!("{pool}: {error}"))?;
+        server.stop()?;
+    }
+    Ok(String::new())
+}
+
+/// Four connections write at random, each to `size_mib` of its own, and read back what they wrote.
+fn fio_verify(server: &Server, size_mib: u64, arguments: &[&str]) -> Result<(), String> {
+    let mut fio = client("fio");
+    fio.current_dir(server.dir.path());
+    fio.args([
+        "--name=e2e",
+        "--ioengine=nbd",
+        "--rw=randwrite",
+        "--iodepth=32",
+        "--numjobs=4",
+        "--group_reporting",
+        "--verify=crc32c",
+        "--do_verify=1",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+    ]);
+    fio.arg(format!("--size={size_mib}m"));
+    fio.arg(format!("--offset_increment={size_mib}m"));
+    fio.arg(format!("--uri={}", server.uri())).args(arguments);
+    process::succeed(&mut fio, CLIENT_LIMIT)?;
+    Ok(())
 }
 
 fn mem_limit(bench: &Bench<'_>) -> Result<String, String> {
