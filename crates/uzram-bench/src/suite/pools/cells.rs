@@ -44,6 +44,8 @@ const IDLE_OVER_100US: Metric = ("empty_loop_over_100us", "operations");
 const WORST: Metric = ("worst", "us");
 /// An insertion and a removal, the copy and the pool's maintenance included.
 pub(super) const OVERWRITE_MEAN: Metric = ("overwrite_mean", "ns");
+/// The same beyond the copy, over all rounds.
+pub(super) const OVERWRITES_MEAN: Metric = ("overwrites_beyond_copy_mean", "ns");
 /// The case in which all variants take turns.
 pub(super) const IN_TURNS: &str = "in-turns";
 
@@ -393,6 +395,12 @@ impl Rows<'_> {
             operations.add(&round.operations());
             idle.add(&round.idle);
         }
+        let beyond = |round: &Round| {
+            let beyond = round.beyond(clock);
+            beyond.insert.mean + beyond.remove.mean + upkeep(round)
+        };
+        let total: f64 = rounds.iter().map(beyond).sum();
+        self.one(case, OVERWRITES_MEAN, total / rounds.len() as f64);
         // As many as there would have been in the time that the operations took.
         let longer = operations.total_ns as f64 / idle.total_ns.max(1) as f64;
         self.one(case, OVER_1MS, operations.over_1ms as f64);
