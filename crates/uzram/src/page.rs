@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::cpu;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest unit, and the granularity at which the operating system gives memory, in bytes.
@@ -143,6 +144,9 @@ pub(crate) fn looks_random(page: &[u8]) -> bool {
     /// After how many groups to judge, and the pairs that random bytes do not have by then: more than 4.2
     /// standard deviations over their mean.
     const JUDGE: [(u8, u32); 5] = [(2, 6), (4, 8), (8, 20), (16, 57), (32, 180)];
+    /// After how many groups the lines of all are asked for at once: most pages are told by then, and those
+    /// that are not are read whole by whoever keeps them.
+    const AHEAD_FROM: u8 = 4;
 
     let part_bytes = page.len() >> PARTS_BITS;
     let mut met = [0u8; 256];
@@ -162,6 +166,10 @@ pub(crate) fn looks_random(page: &[u8]) -> bool {
         }
         if pairs > pairs_max {
             return false;
+        }
+        if groups == AHEAD_FROM {
+            let addresses = (page.as_ptr().addr()..).step_by(part_bytes.max(1));
+            addresses.take(1 << PARTS_BITS).for_each(cpu::prefetch);
         }
     }
     true
