@@ -10,7 +10,8 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
-use uzram::{Bio, BlockDevice, Btt, Persistence, PmemFile};
+use uzram::{Bio, BlockDevice};
+use uzram_media::{Btt, Persistence, PmemFile};
 
 const SECTORS: u32 = 6;
 const LANES: u32 = 2;

@@ -28,7 +28,7 @@ struct Request {
     flags: u16,
     command: u16,
     offset: u64,
-    /// Of the effect.
+    /// The length of the effect, which may differ from that of the payload.
     length: u64,
     fill: u8,
     /// Contexts of a filter.

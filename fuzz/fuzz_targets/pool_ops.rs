@@ -4,7 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uzram::{BarePool, ErrorKind, Objects, Unit};
+use uzram::lab::{BarePool, Objects};
+use uzram::{ErrorKind, Unit};
 
 const PLACES: usize = 64;
 const OPS_MAX: usize = 600;

@@ -89,7 +89,7 @@ fn decode([tag, result, operation, flags, first, sectors, wide, fill]: [u8; SAID
     }
 }
 
-/// What was said to the kernel against what the disk is; the disk is brought up to date.
+/// Compares the reply to the kernel with the model of the disk, and brings the model up to date.
 fn check(model: &mut [u8], unit: usize, said: &Said, buffer: &[u8], result: i32) {
     let operation = said.operation_and_flags as u8;
     let start = u128::from(said.first_sector) * SECTOR_BYTES as u128;

@@ -1,4 +1,4 @@
-//! What the fuzz targets share: a device of bytes, and readers of what a server says.
+//! Parts that the fuzz targets share: a device of bytes, and readers of replies.
 //!
 //! # Modules that may use unsafe
 //!
@@ -27,10 +27,10 @@ macro_rules! sanitizer_options {
 
 /// Small, for most of an execution is the copying and comparing of content.
 pub const DEVICE_BYTES: usize = 2048;
-/// What the device tells zeroes apart by.
+/// Unit in which the device tells zeroes from data, in bytes.
 pub const BLOCK_BYTES: usize = 128;
 
-/// Bytes that answer for themselves; writes to the last 16 fail as if memory had run out.
+/// A device of plain bytes; writes to the last 16 fail as if memory had run out.
 pub struct Bytes(Mutex<Vec<u8>>);
 
 impl Bytes {

@@ -12,7 +12,7 @@ pub enum Framing {
 pub struct Reply {
     pub cookie: u64,
     pub error: u32,
-    /// Of a read: where, and what; a hole is zeroes.
+    /// Parts of a read: offset and data; a hole is zeroes.
     pub content: Vec<(u64, Vec<u8>)>,
     /// By context: extents with their status.
     pub status: Vec<(u32, Vec<(u64, u64)>)>,

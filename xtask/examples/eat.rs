@@ -1,23 +1,24 @@
-//! `eat BYTES`: uses more memory than there is, and finds all of it as it was.
+//! `eat BYTES`: uses more memory than there is, and checks that all of it kept its content.
 //!
-//! Pages are filled in order and looked at in another one, all of them, some in a row, for the kernel
-//! reads a few at once. No two are alike, each compresses to about a fifth, and filling them takes less than
-//! moving them. It stands alone, so that `rustc` makes a program of it that a guest runs without libraries.
+//! Pages are filled in order and checked in another order, all of them, some in a row, because the
+//! kernel reads a few at once. No two are alike, each compresses to about a fifth, and filling
+//! them takes less time than moving them. The file stands alone, so that `rustc` makes a program
+//! of it that a guest runs without libraries.
 //!
-//! A fifth, because swap takes half of RAM at most: of a program that uses twice the RAM nearly all may
-//! be swapped out, and a quarter would not fit.
+//! A fifth, because swap takes half of RAM at most: nearly all of a program that uses twice the
+//! RAM may be swapped out, and a quarter would not fit.
 
 use std::process::ExitCode;
 
 /// Words of a page of 4 KiB.
 const WORDS: usize = 512;
-/// A page is this many pieces, each some noise and then one word again and again.
+/// Pieces of a page. Each is some noise, and then one word again and again.
 const PIECES: usize = 8;
 const PIECE_WORDS: usize = WORDS / PIECES;
 const NOISE_WORDS: usize = PIECE_WORDS * 3 / 16;
-/// Pages that are looked at in a row: 1 MiB, of many reads of the kernel.
+/// Pages that are checked in a row: 1 MiB, several reads of the kernel.
 const ROW: usize = 256;
-/// Rows between one that is looked at and the next: a prime, so that none is left out.
+/// Rows between a checked one and the next: a prime, so that none is left out.
 const STRIDE: usize = 797;
 
 fn main() -> ExitCode {

@@ -11,7 +11,7 @@ use crate::{e2e, man, workspace};
 
 /// The binary must fit a small initramfs.
 const SIZE_MAX_BYTES: u64 = 12 << 20;
-/// What goes into a package as it is, and where to below `dist`.
+/// Files that go into a package as they are, and their places below `dist`.
 const FILES: [(&str, &str); 8] = [
     ("packaging/uzram.toml", "uzram.toml"),
     ("packaging/systemd/uzram.service", "systemd/uzram.service"),
@@ -32,7 +32,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const TOOL_LIMIT: Duration = Duration::from_secs(60);
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Builds the binary, checks it and says where it is.
+/// Builds the binary, checks it and prints its path.
 ///
 /// # Errors
 /// If it cannot be built, is too large, needs anything, or does not serve.
@@ -50,6 +50,19 @@ pub fn dist() -> Result<(), String> {
 /// # Errors
 /// If it cannot be built.
 pub fn build() -> Result<PathBuf, String> {
+    build_program("uzram-cli", "uzram", &workspace::dist_dir())
+}
+
+/// Builds the laboratory's program in the same way. It goes to the guests' other files, because it
+/// is not shipped.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn build_laboratory() -> Result<PathBuf, String> {
+    build_program("uzram-bench", "uzram-bench", &workspace::tools_dir())
+}
+
+fn build_program(package: &str, name: &str, out: &Path) -> Result<PathBuf, String> {
     let host = host()?;
     let mut cargo = workspace::cargo();
     // Without --target the flags would also go to procedural macros, which must be dynamic.
@@ -58,7 +71,7 @@ pub fn build() -> Result<PathBuf, String> {
         "--profile",
         "dist",
         "-p",
-        "uzram-cli",
+        package,
         "--target",
         &host,
     ]);
@@ -67,14 +80,14 @@ pub fn build() -> Result<PathBuf, String> {
     if finished.exit != Exit::Code(0) {
         return Err(process::failure(&cargo, &finished));
     }
-    let built = workspace::target_dir().join(host).join("dist/uzram");
-    let path = workspace::dist_dir().join("uzram");
-    let copy = fs::create_dir_all(workspace::dist_dir()).and_then(|()| fs::copy(&built, &path));
+    let built = workspace::target_dir().join(host).join("dist").join(name);
+    let path = out.join(name);
+    let copy = fs::create_dir_all(out).and_then(|()| fs::copy(&built, &path));
     copy.map_err(|error| format!("{} to {}: {error}", built.display(), path.display()))?;
     Ok(path)
 }
 
-/// Puts what a package needs as it is beside the binary.
+/// Puts the other files of a package beside the binary.
 fn add_files() -> Result<(), String> {
     let out = workspace::dist_dir();
     fs::create_dir_all(out.join("systemd"))
@@ -120,7 +133,7 @@ fn check(path: &Path) -> Result<(), String> {
 }
 
 /// Serves from a root directory that holds the binary and nothing else: no /dev, /proc, /run, no
-/// libraries. `Ok` says how it was tested, or why it could not be.
+/// libraries. `Ok` tells how it was tested, or why it could not be.
 fn serve_alone(binary: &Path) -> Result<String, String> {
     let io_error = |error: std::io::Error| format!("bare root directory: {error}");
     let root = tempfile::tempdir().map_err(io_error)?;

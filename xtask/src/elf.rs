@@ -1,17 +1,16 @@
-//! What an ELF file asks of the system that runs it, read from its program headers; and its named
-//! sections.
+//! The needs of an ELF file, read from its program headers; and its named sections.
 
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
 
-/// What must be present beside the file for it to run.
+/// The files that must be present for it to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// It names a program interpreter (the dynamic loader).
     pub interpreter: bool,
-    /// How many shared libraries it names.
+    /// The number of shared libraries that it names.
     pub libraries: usize,
 }
 
@@ -75,7 +74,7 @@ pub fn section<'a>(file: &'a [u8], name: &str) -> Result<&'a [u8], String> {
     Err(format!("no section {name}"))
 }
 
-/// What the section header at `header` points to.
+/// The content of the section header at `header`.
 fn content(file: &[u8], header: u64) -> Result<&[u8], String> {
     let offset = number(file, header.saturating_add(24), 8)?;
     let length = number(file, header.saturating_add(32), 8)?;

@@ -1,12 +1,13 @@
-//! The programs that the suite drives but does not build, the Debian packages they come in, and
-//! their installation.
+//! The programs that the suite drives but does not build, their Debian packages, and their
+//! installation.
 
 use std::time::Duration;
 
 use crate::process::{self, Output};
-use crate::workspace;
+use crate::{backports, workspace};
 
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
+const POLICY_LIMIT: Duration = Duration::from_secs(20);
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A program and the Debian package that has it.
@@ -67,7 +68,7 @@ pub const ALL: &[Tool] = &[
     XZ,
 ];
 
-/// Those of `tools` that are not here.
+/// The tools of `tools` that are missing.
 pub fn missing(tools: &[Tool]) -> Vec<Tool> {
     let absent = |tool: &&Tool| workspace::find_program(tool.program).is_none();
     tools.iter().filter(absent).copied().collect()
@@ -84,42 +85,73 @@ pub fn packages(tools: &[Tool]) -> Vec<&'static str> {
 /// The one line that installs `packages`.
 pub fn apt_line(packages: &[&str]) -> String {
     format!(
-        "apt-get update && apt-get install -y --no-install-recommends {}",
+        "apt-get update && apt-get install -y --no-install-recommends --no-remove {}",
         packages.join(" ")
     )
 }
 
-/// Installs what is missing of [`ALL`]. What cannot be installed is said and stays missing: the
-/// steps that need it are then left out by name.
+/// Installs the missing packages of [`ALL`], and removes nothing. A package that cannot be
+/// installed is named and stays missing; steps that need it are then left out by name.
 pub fn install_missing() {
-    let packages = packages(&missing(ALL));
-    if packages.is_empty() {
+    let wanted = packages(&missing(ALL));
+    if wanted.is_empty() {
         return;
     }
     if !rustix::process::geteuid().is_root() || workspace::find_program("apt-get").is_none() {
         println!(
             "install: needs root on Debian; as root: {}",
-            apt_line(&packages)
+            apt_line(&wanted)
         );
         return;
     }
-    println!("install: {}", apt_line(&packages));
+    println!("install: {}", apt_line(&wanted));
     // An index that is partly out of reach may still have what we need.
     if let Err(message) = apt_get(&["update"], UPDATE_LIMIT) {
         println!("install: {message}");
     }
-    if install(&packages).is_ok() {
-        return;
-    }
-    for package in packages {
-        if let Err(message) = install(&[package]) {
-            println!("install: {package} is not to be had: {message}");
+    if install(&wanted).is_err() {
+        for package in &wanted {
+            if let Err(message) = install(&[package]) {
+                println!("install: {package} is not to be had: {message}");
+            }
         }
+    }
+    install_rest_of_qemu();
+    for tool in missing(ALL) {
+        println!("install: no {} even now ({})", tool.program, tool.package);
     }
 }
 
+/// QEMU's packages must be of one release, because they exclude each other otherwise. Where one is
+/// from backports, which need not be among apt's sources, the others must be as well.
+fn install_rest_of_qemu() {
+    let mut rest = packages(&missing(ALL));
+    rest.retain(|package| package.starts_with("qemu-"));
+    if rest.is_empty() {
+        return;
+    }
+    println!("install: {} from backports", rest.join(" "));
+    if let Err(message) = backports::install(&rest) {
+        println!("install: {message}");
+    }
+}
+
+/// Whether apt knows a version of `package` to install.
+pub fn is_available(package: &str) -> bool {
+    let mut policy = workspace::command("apt-cache");
+    process::succeed(policy.args(["policy", package]), POLICY_LIMIT)
+        .is_ok_and(|said| has_candidate(&said.stdout))
+}
+
+fn has_candidate(policy: &str) -> bool {
+    let candidate = policy
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Candidate: "));
+    candidate.is_some_and(|version| version != "(none)")
+}
+
 fn install(packages: &[&str]) -> Result<(), String> {
-    let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+    let mut arguments = vec!["install", "-y", "--no-install-recommends", "--no-remove"];
     arguments.extend_from_slice(packages);
     apt_get(&arguments, INSTALL_LIMIT)
 }
@@ -150,5 +182,19 @@ mod tests {
     fn absent_programs_are_missing_and_present_ones_are_not() {
         let absent = tool("no-such-program", "no-such-package");
         assert_eq!(missing(&[tool("sh", "dash"), absent]), [absent]);
+    }
+
+    #[test]
+    fn a_package_without_a_candidate_is_not_available() {
+        assert!(has_candidate(
+            "fio:\n  Installed: (none)\n  Candidate: 3.33-3\n"
+        ));
+        assert!(!has_candidate("x:\n  Installed: 1\n  Candidate: (none)\n"));
+        assert!(!has_candidate(""));
+    }
+
+    #[test]
+    fn nothing_is_removed_by_the_line_for_users() {
+        assert!(apt_line(&["fio"]).ends_with("--no-remove fio"));
     }
 }

@@ -2,14 +2,20 @@
 //! - `test`: the whole suite, with a summary of what ran, what failed and what was left out;
 //! - `vm`: tests in a guest kernel with modules, and a shell there;
 //! - `man`: manual pages and completions;
-//! - `dist`: the static binary, built and checked, with all that is packed beside it.
+//! - `dist`: the static binary, built and checked, with all that is packed beside it;
+//! - `release --dry-run`: all of a release except to publish it.
 
+mod backports;
+mod builds;
 mod dist;
 mod e2e;
 mod elf;
 mod install;
 mod man;
+mod members;
 mod process;
+mod release;
+mod report;
 mod suite;
 mod vm;
 mod workspace;
@@ -21,6 +27,7 @@ usage: cargo xtask test [--install] [--quick] [STEP...]
        cargo xtask vm [--install] [--shell] [TEST...]
        cargo xtask man
        cargo xtask dist
+       cargo xtask release --dry-run
 
 test   runs the whole suite, or the named steps only, and ends with `N passed, N failed`
          --install  as root on Debian, install missing test programs (CI=true does the same)
@@ -30,7 +37,9 @@ vm     runs all tests that need a guest kernel, or the named ones only, and show
          --shell    give a shell in the guest instead, set up as for TEST if one is named
 man    writes manual pages and completions for bash, zsh and fish into target/dist
 dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it;
-       puts manual pages, completions, systemd units and an example of a configuration beside it";
+       puts manual pages, completions, systemd units and an example of a configuration beside it
+release --dry-run
+       checks, packages, builds from its package and documents every crate that is published";
 
 fn main() -> ExitCode {
     process::die_with_children_on_signals();
@@ -50,6 +59,8 @@ fn main() -> ExitCode {
         },
         "man" if rest.is_empty() => done("man", man::man(&workspace::dist_dir())),
         "dist" if rest.is_empty() => done("dist", dist::dist()),
+        "release" if rest == ["--dry-run"] => done("release", release::dry_run()),
+        "release" => wrong_usage("release: give --dry-run; to publish is left to people"),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             ExitCode::SUCCESS

@@ -8,14 +8,14 @@ use crate::process::{self, Exit, Output};
 use crate::workspace;
 
 const LIMIT: Duration = Duration::from_secs(600);
-/// Fewer pages mean that something is missing: the program alone has more commands.
+/// Fewest pages. With fewer something is missing: the program alone has more commands.
 const PAGES_MIN: usize = 8;
 const COMPLETIONS: [&str; 3] = ["bash/uzram", "zsh/_uzram", "fish/uzram.fish"];
 
 /// Writes `man/man1` and `completions` below `out`, checked.
 ///
 /// # Errors
-/// If they cannot be made, or are not what they should be.
+/// If they cannot be made, or are incomplete.
 pub fn man(out: &Path) -> Result<(), String> {
     for old in ["man", "completions"] {
         // What a command was called before must not stay.
@@ -50,7 +50,7 @@ pub fn man(out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// How many there are, each with the parts that a reader looks for.
+/// The number of pages, each checked for the parts that a reader looks for.
 fn check_pages(dir: &Path) -> Result<usize, String> {
     let listing = fs::read_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut pages = 0;

@@ -1,5 +1,5 @@
-//! External commands. Each runs in a process group of its own, has a time limit, and is killed with
-//! its children at the limit, or when we are told to stop.
+//! External commands. Each runs in a process group of its own and has a time limit. It is killed
+//! with its children at the limit, or when this program is asked to stop.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,17 +14,17 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// How much of a command's output is kept, in bytes; what follows is dropped.
+/// Bytes of a command's output that are kept. The rest is dropped.
 const OUTPUT_MAX_BYTES: usize = 64 << 20;
-/// How long output may trickle in after the command itself has ended.
+/// Time for output that arrives after the command itself has ended.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
-/// How often a running command is looked at.
+/// Pause between two looks at a running command.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Process groups to kill when we are told to stop.
+/// Process groups to kill when this program is asked to stop.
 static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Code(i32),
@@ -32,14 +32,14 @@ pub enum Exit {
     TimedOut(Duration),
 }
 
-/// A command that ended, and what it said.
+/// A command that ended, with its output.
 pub struct Finished {
     pub exit: Exit,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// What happens to the output while the command runs.
+/// The handling of the output while the command runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// Standard output is shown and kept; standard error is shown.
@@ -75,8 +75,8 @@ pub fn run(command: &mut Command, limit: Duration, output: Output) -> Result<Fin
     })
 }
 
-/// Like [`run`] with its output kept, but an end other than status 0 is an error that quotes the
-/// command and the last lines it said.
+/// Like [`run`] with its output kept. An end other than status 0 is an error that quotes the
+/// command and its last lines.
 ///
 /// # Errors
 /// If the command cannot be started, fails, or runs past `limit`.
@@ -99,7 +99,7 @@ pub fn failure(command: &Command, finished: &Finished) -> String {
     )
 }
 
-/// The command as one would type it.
+/// The command as text to type.
 pub fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name();
     let words = program.into_iter().chain(command.get_args());
@@ -184,7 +184,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// From now on, a signal that asks us to stop kills every running command first.
+/// From now on, a signal that asks this program to stop kills every running command first.
 pub fn die_with_children_on_signals() {
     let Ok(mut signals) = Signals::new([SIGHUP, SIGINT, SIGTERM]) else {
         return; // Without the handler the default action ends us alone.

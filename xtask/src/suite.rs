@@ -3,17 +3,18 @@
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use crate::process::{self, Exit, Finished, Output};
-use crate::{dist, e2e, install, vm, workspace};
+use crate::process::{self, Output};
+use crate::report::{Report, tally};
+use crate::{builds, dist, e2e, install, vm, workspace};
 
-/// How long each fuzz target runs.
+/// Time for each fuzz target.
 const FUZZ_SECONDS: u32 = 10;
 const FUZZ_LIMIT: Duration = Duration::from_secs(900);
 /// The release of cargo-fuzz that is built where none is installed.
 const CARGO_FUZZ_VERSION: &str = "0.13.2";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What the user asked for.
+/// The arguments of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Options {
     install: bool,
@@ -25,7 +26,7 @@ impl Options {
     /// Reads the arguments of `test`.
     ///
     /// # Errors
-    /// One line that names the argument nobody knows.
+    /// One line that names the unknown argument.
     pub fn parse(arguments: &[String]) -> Result<Options, String> {
         let mut options = Options::default();
         for argument in arguments {
@@ -49,56 +50,6 @@ impl Options {
 
     fn wants(&self, step: &Step) -> bool {
         self.steps.is_empty() || self.steps.iter().any(|name| name == step.name)
-    }
-}
-
-/// What a step found.
-#[derive(Debug, Default)]
-pub struct Report {
-    passed: u64,
-    failed: u64,
-    left_out: Vec<String>,
-    packages: Vec<&'static str>,
-}
-
-impl Report {
-    /// Counts one check and shows how it went.
-    pub fn check(&mut self, name: &str, elapsed: Duration, result: Result<String, String>) {
-        let seconds = elapsed.as_secs_f32();
-        match result {
-            Ok(remark) => {
-                println!("ok      {name} ({seconds:.1} s) {remark}");
-                self.passed += 1;
-            }
-            Err(message) => {
-                println!("FAILED  {name} ({seconds:.1} s)\n    {message}");
-                self.failed += 1;
-            }
-        }
-    }
-
-    /// Notes something that did not run, and the packages with which it would have.
-    pub fn leave_out(&mut self, what: String, packages: &[&'static str]) {
-        println!("left out: {what}");
-        self.left_out.push(what);
-        self.packages.extend_from_slice(packages);
-    }
-
-    /// Whether something passed and nothing failed.
-    pub fn is_success(&self) -> bool {
-        self.failed == 0 && self.passed > 0
-    }
-
-    /// The count, as the last line of a run.
-    pub fn counts(&self) -> String {
-        format!("{} passed, {} failed", self.passed, self.failed)
-    }
-
-    fn add(&mut self, other: Report) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.left_out.extend(other.left_out);
-        self.packages.extend(other.packages);
     }
 }
 
@@ -128,6 +79,16 @@ const STEPS: &[Step] = &[
         name: "deny",
         slow: false,
         run: deny,
+    },
+    Step {
+        name: "features",
+        slow: true,
+        run: features,
+    },
+    Step {
+        name: "msrv",
+        slow: true,
+        run: minimum_rust,
     },
     Step {
         name: "tests",
@@ -182,8 +143,11 @@ pub fn run(options: &Options) -> ExitCode {
         println!("\n=== {}", step.name);
         let started = Instant::now();
         let report = run_step(step, options);
-        table.push(row(step.name, &report, started.elapsed()));
+        table.push(report.row(step.name, started.elapsed()));
         total.add(report);
+    }
+    if is_ci() {
+        total.require_packages(install::is_available);
     }
     print_summary(&table, &total);
     if total.is_success() {
@@ -200,24 +164,9 @@ fn run_step(step: &Step, options: &Options) -> Report {
         return report;
     }
     (step.run)(options).unwrap_or_else(|message| {
-        println!("FAILED  {message}");
-        report.failed += 1;
+        report.fail(step.name, message);
         report
     })
-}
-
-fn row(name: &str, report: &Report, elapsed: Duration) -> String {
-    let Report {
-        passed,
-        failed,
-        left_out,
-        ..
-    } = report;
-    let left_out = left_out.len();
-    let seconds = elapsed.as_secs();
-    format!(
-        "{name:<14} {passed:>6} passed {failed:>4} failed {left_out:>4} left out {seconds:>5} s"
-    )
 }
 
 fn print_summary(table: &[String], total: &Report) {
@@ -225,37 +174,30 @@ fn print_summary(table: &[String], total: &Report) {
     for row in table {
         println!("{row}");
     }
-    for what in &total.left_out {
-        println!("left out: {what}");
-    }
-    if !total.packages.is_empty() {
-        let mut packages = total.packages.clone();
-        packages.sort_unstable();
-        packages.dedup();
-        println!(
-            "to enable what was left out: {}",
-            install::apt_line(&packages)
-        );
-    }
+    print!("{total}");
     println!("{}", total.counts());
 }
 
 fn may_install(options: &Options) -> bool {
-    options.install || std::env::var("CI").is_ok_and(|value| value == "true")
+    options.install || is_ci()
+}
+
+fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
 fn fmt(_: &Options) -> Result<Report, String> {
     let mut report = Report::default();
-    one_check(&mut report, cargo("fmt --all --check"), 2 * MINUTE);
+    report.run(cargo("fmt --all --check"), 2 * MINUTE);
     Ok(report)
 }
 
 fn clippy(_: &Options) -> Result<Report, String> {
     let mut report = Report::default();
     let default = cargo("clippy --workspace --all-targets -- -D warnings");
-    one_check(&mut report, default, 15 * MINUTE);
+    report.run(default, 15 * MINUTE);
     let pure = cargo("clippy -p uzram --no-default-features --all-targets -- -D warnings");
-    one_check(&mut report, pure, 10 * MINUTE);
+    report.run(pure, 10 * MINUTE);
     Ok(report)
 }
 
@@ -263,25 +205,47 @@ fn docs(_: &Options) -> Result<Report, String> {
     let mut report = Report::default();
     let mut doc = cargo("doc --workspace --no-deps --lib");
     doc.env("RUSTDOCFLAGS", "-D warnings");
-    one_check(&mut report, doc, 10 * MINUTE);
+    report.run(doc, 10 * MINUTE);
+    builds::documentation(&mut report)?;
     Ok(report)
 }
 
-/// Licences and sources of all dependencies, from what cargo has already: advisories need the network.
+/// Licences and sources of all dependencies, and versions that are built twice, from cargo's own
+/// data. The strict rules are also a test of `tidy`, so that they run where cargo-deny is missing.
 fn deny(_: &Options) -> Result<Report, String> {
     let mut report = Report::default();
+    report.leave_out(
+        "deny: advisories (their database needs the network)".into(),
+        &[],
+    );
     if workspace::find_program("cargo-deny").is_none() {
         let remedy = "cargo install --locked cargo-deny";
         report.leave_out(format!("deny (no cargo-deny; {remedy})"), &[]);
         return Ok(report);
     }
     let check = cargo("deny --offline check --hide-inclusion-graph bans licenses sources");
-    one_check(&mut report, check, 2 * MINUTE);
+    report.run(check, 2 * MINUTE);
+    Ok(report)
+}
+
+fn features(_: &Options) -> Result<Report, String> {
+    let mut report = Report::default();
+    builds::features(&mut report)?;
+    Ok(report)
+}
+
+fn minimum_rust(_: &Options) -> Result<Report, String> {
+    let mut report = Report::default();
+    builds::minimum_rust(&mut report)?;
     Ok(report)
 }
 
 fn tests(_: &Options) -> Result<Report, String> {
-    let mut report = cargo_test(cargo("test --workspace --no-fail-fast"), 20 * MINUTE)?;
+    // The default members are the product. Apart from the laboratory, for cargo would build the engine for both
+    // with the feature that only the laboratory enables.
+    let mut report = cargo_test(cargo("test --no-fail-fast"), 20 * MINUTE)?;
+    let laboratory = cargo("test -p uzram-bench -p uzram-testkit --no-fail-fast");
+    report.add(cargo_test(laboratory, 15 * MINUTE)?);
     if !install::missing(&[install::CHROMIUM]).is_empty() {
         let what = "tests: reports in a browser (no chromium)";
         report.leave_out(what.into(), &[install::CHROMIUM.package]);
@@ -297,8 +261,8 @@ fn pure_rust(_: &Options) -> Result<Report, String> {
 }
 
 /// The engine's locks, and those that it is compared with, under a scheduler that tries many
-/// interleavings: the tests named `shuttle` (others do not run in a schedule). Its own target directory
-/// keeps the flag from other steps.
+/// interleavings: the tests named `shuttle` (others do not run in a schedule). A target directory
+/// of its own keeps the flag from other steps.
 fn shuttle(_: &Options) -> Result<Report, String> {
     let mut test = cargo("test --profile suite -p uzram -p uzram-bench --lib shuttle");
     test.env("RUSTFLAGS", "--cfg uzram_shuttle");
@@ -308,7 +272,7 @@ fn shuttle(_: &Options) -> Result<Report, String> {
 
 /// Races and arithmetic of the engine and the protocol, optimized.
 fn release_tests(_: &Options) -> Result<Report, String> {
-    let crates = "-p uzram -p uzram-frontends -p uzram-server";
+    let crates = "-p uzram -p uzram-media -p uzram-frontends -p uzram-server";
     let test = cargo(&format!("test --profile suite {crates} --no-fail-fast"));
     let mut report = cargo_test(test, 20 * MINUTE)?;
     // Rates mean something there only: the benchmark's jobs against fio's own.
@@ -365,7 +329,7 @@ fn fuzz(options: &Options) -> Result<Report, String> {
             &seconds,
             "-rss_limit_mb=1024",
         ];
-        one_check(&mut report, fuzz_command(&run), FUZZ_LIMIT);
+        report.run(fuzz_command(&run), FUZZ_LIMIT);
     }
     Ok(report)
 }
@@ -389,7 +353,7 @@ fn have_cargo_fuzz(may_install: bool) -> Result<(), String> {
         .map_err(|_| hint)
 }
 
-/// Sanitizers need unstable flags; this lets the stable compiler take them.
+/// Lets the stable compiler accept the unstable flags of sanitizers.
 fn fuzz_command(arguments: &[&str]) -> Command {
     let mut command = workspace::command("cargo-fuzz");
     command
@@ -406,111 +370,16 @@ fn cargo(arguments: &str) -> Command {
     cargo
 }
 
-/// Runs a command that is one check by itself.
-fn one_check(report: &mut Report, mut command: Command, limit: Duration) {
-    let started = Instant::now();
-    let result = process::run(&mut command, limit, Output::Shown).and_then(|finished| {
-        let ok = finished.exit == Exit::Code(0);
-        if ok {
-            Ok(String::new())
-        } else {
-            Err(finished.exit.to_string())
-        }
-    });
-    report.check(&process::line(&command), started.elapsed(), result);
-}
-
-/// Runs `cargo test` and counts what its test binaries say.
+/// Runs `cargo test` and counts the results of its test binaries.
 fn cargo_test(mut command: Command, limit: Duration) -> Result<Report, String> {
     println!("{}", process::line(&command));
     let finished = process::run(&mut command, limit, Output::Shown)?;
-    let (report, problem) = tally(&finished);
-    if let Some(problem) = problem {
-        println!("FAILED  `{}` {problem}", process::line(&command));
-    }
-    Ok(report)
-}
-
-/// What a run of `cargo test` comes to, and in words what is wrong with it.
-fn tally(finished: &Finished) -> (Report, Option<String>) {
-    let (passed, failed) = count(&finished.stdout);
-    let (failed, problem) = match finished.exit {
-        // A test that takes its whole process down, or does not compile, is in no count.
-        exit if exit != Exit::Code(0) => (failed.max(1), Some(exit.to_string())),
-        _ if passed == 0 => (1, Some("ran no test".to_string())),
-        _ => (failed, None),
-    };
-    (
-        Report {
-            passed,
-            failed,
-            ..Report::default()
-        },
-        problem,
-    )
-}
-
-/// Adds up the `test result:` lines of `cargo test`.
-fn count(output: &str) -> (u64, u64) {
-    let results = output
-        .lines()
-        .filter(|line| line.starts_with("test result:"));
-    results.fold((0, 0), |(passed, failed), line| {
-        (
-            passed + number_before(line, " passed"),
-            failed + number_before(line, " failed"),
-        )
-    })
-}
-
-fn number_before(line: &str, word: &str) -> u64 {
-    let before = line.split(word).next().unwrap_or_default();
-    before
-        .split_whitespace()
-        .next_back()
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(0)
+    Ok(tally(&process::line(&command), &finished))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn results_of_all_test_binaries_are_added_up() {
-        let output = "running 3 tests\n\
-            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
-            test result: FAILED. 12 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(count(output), (15, 2));
-        assert_eq!(count("no results at all"), (0, 0));
-    }
-
-    #[test]
-    fn a_test_run_that_fails_uncounted_counts_as_failed() {
-        let counts = |code, stdout: &str| {
-            let exit = Exit::Code(code);
-            let finished = Finished {
-                exit,
-                stdout: stdout.into(),
-                stderr: String::new(),
-            };
-            let (report, problem) = tally(&finished);
-            (report.passed, report.failed, problem.is_some())
-        };
-        assert_eq!(
-            counts(0, "test result: ok. 3 passed; 0 failed\n"),
-            (3, 0, false)
-        );
-        assert_eq!(
-            counts(101, "test result: ok. 3 passed; 0 failed\n"),
-            (3, 1, true)
-        );
-        assert_eq!(
-            counts(101, "test result: FAILED. 3 passed; 2 failed\n"),
-            (3, 2, true)
-        );
-        assert_eq!(counts(0, ""), (0, 1, true));
-    }
 
     #[test]
     fn options_and_steps_are_read_and_others_refused() {
@@ -525,13 +394,5 @@ mod tests {
             ["fmt", "e2e"]
         );
         assert!(parse(&["--fast"]).unwrap_err().contains("release-tests"));
-    }
-
-    #[test]
-    fn a_failed_check_is_counted_and_does_not_stop_the_others() {
-        let mut report = Report::default();
-        report.check("bad", Duration::ZERO, Err("broken".into()));
-        report.check("good", Duration::ZERO, Ok(String::new()));
-        assert_eq!((report.passed, report.failed), (1, 1));
     }
 }

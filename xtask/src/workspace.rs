@@ -1,11 +1,11 @@
-//! Where things are: the checkout, the target directory, and commands with a predictable environment.
+//! Places (the checkout, the target directory) and commands with a predictable environment.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The root of the checkout that cargo runs us for. Not the one that we were compiled in: several
-/// checkouts may share a target directory.
+/// The root of the checkout for which cargo runs this program. It may differ from the one in which
+/// the program was compiled, because checkouts may share a target directory.
 pub fn root() -> PathBuf {
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR");
     let xtask = xtask.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
@@ -20,12 +20,12 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// Where everything that a package needs is put together.
+/// The folder in which the files of a package are put together.
 pub fn dist_dir() -> PathBuf {
     target_dir().join("dist")
 }
 
-/// Where programs lie that the suite builds for itself.
+/// The folder of programs that the suite builds for itself.
 pub fn tools_dir() -> PathBuf {
     target_dir().join("tools")
 }
@@ -54,7 +54,7 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// `PATH`, with our own tools and, because plain users lack them, the administrator's programs.
+/// `PATH` with our own tools and, because plain users lack them, the administrator's programs.
 fn search_path() -> OsString {
     let inherited = std::env::var_os("PATH").unwrap_or_default();
     let mut dirs = vec![tools_dir().join("bin")];

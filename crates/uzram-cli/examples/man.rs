@@ -67,7 +67,7 @@ fn page(command: &Command, name: &str, out: &Path) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// What stands below the options in `--help`, its lines as they are: they are examples.
+/// The text below the options in `--help`, with its line breaks, as it has examples.
 fn notes(text: &str) -> String {
     let mut roff = Roff::new();
     roff.control("SH", ["EXAMPLES AND NOTES"]);

@@ -1,12 +1,13 @@
-//! `uzram advise`: a sample of somebody's pages, and which compression suits them.
+//! `uzram advise`: takes a sample of pages and says which compression suits them.
 
 use std::path::Path;
 
-use crate::args::AdviseArgs;
-use uzram_bench::advise::{self, Options, PAGES_MIN, Sample};
-use uzram_bench::cli::quoted;
+use uzram_advise::advise::{self, Options, PAGES_MIN, Sample};
+use uzram_advise::capture::Source;
+use uzram_advise::command::quoted;
 
-use crate::capture::Source;
+use crate::args::AdviseArgs;
+use crate::capture::warn_of_doubts;
 use crate::failure::{Failure, Result};
 use crate::output::warn;
 
@@ -17,9 +18,15 @@ const PAGES_MAX: u64 = 4096;
 /// The same with `--quick`.
 const PAGES_MAX_QUICK: u64 = 1024;
 
+/// A corpus is a sample of something larger: the smallest disk that is proposed for it, in bytes.
+const DISK_OF_A_CORPUS_BYTES: u64 = 1 << 30;
+/// A disk is proposed in multiples of this many bytes.
+const DISK_STEP_BYTES: u64 = 1 << 20;
+
 /// Runs the command.
 pub fn run(args: &AdviseArgs) -> Result {
     let source = source(args)?;
+    warn_of_doubts(&source);
     let pages_max = if args.quick {
         PAGES_MAX_QUICK
     } else {
@@ -27,6 +34,9 @@ pub fn run(args: &AdviseArgs) -> Result {
     };
     let mut sample = sample(&source, pages_max)?;
     sample.training = training(args);
+    if args.corpus.is_some() {
+        sample.disk_bytes = sample.disk_bytes.max(DISK_OF_A_CORPUS_BYTES);
+    }
     let options = Options {
         budget: args.budget.unwrap_or(advise::BUDGET),
         quick: args.quick,
@@ -38,16 +48,19 @@ pub fn run(args: &AdviseArgs) -> Result {
 
 fn source(args: &AdviseArgs) -> Result<Source> {
     match (args.pid, &args.file, &args.corpus) {
-        (Some(pid), _, _) => Source::of_process(pid),
-        (None, Some(path), _) => Source::of_file(path),
-        (None, None, Some(path)) => whole_pages(path).and_then(|()| Source::of_file(path)),
+        (Some(pid), _, _) => Ok(Source::of_process(pid)?),
+        (None, Some(path), _) => Ok(Source::of_file(path)?),
+        (None, None, Some(path)) => {
+            whole_pages(path)?;
+            Ok(Source::of_file(path)?)
+        }
         (None, None, None) => Err(Failure::Usage(
             "name a source: --pid N, --file P or --corpus F".into(),
         )),
     }
 }
 
-/// A corpus has no half pages; a file that has may be meant as `--file`.
+/// A corpus is in whole pages. A file that is not may be meant as `--file`.
 fn whole_pages(path: &Path) -> Result {
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     match bytes % PAGE_BYTES {
@@ -83,11 +96,18 @@ fn sample(source: &Source, pages_max: u64) -> Result<Sample> {
         name: source.name.clone(),
         pages,
         pages_total,
+        disk_bytes: disk_bytes(pages_total),
         training: Vec::new(),
     })
 }
 
-/// What to type for a dictionary from the same source.
+/// A disk that holds as many pages.
+fn disk_bytes(pages: u64) -> u64 {
+    let bytes = pages.saturating_mul(PAGE_BYTES);
+    bytes.div_ceil(DISK_STEP_BYTES) * DISK_STEP_BYTES
+}
+
+/// The command that makes a dictionary from the same source.
 fn training(args: &AdviseArgs) -> Vec<String> {
     let train = |corpus: &str| format!("uzram train --out {} {corpus}", advise::DICTIONARY);
     let path = |path: &Path| quoted(&path.to_string_lossy());

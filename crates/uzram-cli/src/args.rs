@@ -1,5 +1,6 @@
 //! The command line. What a flag means is said here once and shown by `--help`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,8 +8,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 #[path = "args_btt.rs"]
 pub mod btt;
+#[path = "args_device.rs"]
+pub mod device;
 
 use btt::BttArgs;
+use device::{DeviceArgs, UpDeviceArgs};
 
 /// Compressed RAM disks in user space: zram's job, words and counters, without the kernel module
 #[derive(Debug, Parser)]
@@ -18,7 +22,8 @@ use btt::BttArgs;
     after_help = "\
 Start here:
   uzram serve --size 1G         a compressed RAM disk, served over NBD
-  uzram up --swap               compressed memory as swap, now; uzram down swap0 ends it
+  uzram doctor                  what this kernel offers, and the best command here
+  uzram up --swap               compressed memory as swap; uzram down swap0 ends it
   uzram stat                    what it holds, by zram's counters
   uzram COMMAND --help          examples of every command
 
@@ -30,7 +35,7 @@ pub struct Cli {
     /// /run/uzram for root, /tmp/uzram-UID for others]
     #[arg(long, global = true, value_name = "DIR")]
     pub control_dir: Option<PathBuf>,
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: Command,
 }
@@ -41,6 +46,7 @@ pub enum Command {
     Serve(ServeArgs),
     Up(UpArgs),
     Down(DownArgs),
+    Doctor(DoctorArgs),
     Add(AddArgs),
     Remove(RemoveArgs),
     List(ListArgs),
@@ -51,7 +57,7 @@ pub enum Command {
     Capture(CaptureArgs),
     Btt(BttArgs),
     Advise(AdviseArgs),
-    Train(uzram_bench::train::Args),
+    Train(TrainArgs),
     Bench(BenchArgs),
 }
 
@@ -65,14 +71,15 @@ Examples:
   uzram serve --size 4G --listen 127.0.0.1:10809
   uzram serve --device pmem --path /mnt/dax/disk --size 1G
   uzram serve --config /etc/uzram/uzram.toml
-  uzram serve --size 4G --attach auto        a block device; uzram up does the rest, too
-  uzram serve --size 8G --attach vhost-user --socket /run/vm1.sock    a disk of a guest
+  uzram serve --size 4G --attach auto    a block device; uzram up does the rest
+  uzram serve --size 8G --attach vhost-user --socket vm1.sock    a guest's disk
 
-It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or
-SIGTERM it answers what is under way and leaves; a second signal ends it at once. Nothing that
-the disk held survives, unless --device keeps it in a file.
+It stays in the foreground, prints the lines to type next and says how to end it. On SIGINT or \
+SIGTERM it answers what is under way and leaves; a second signal, once the first was taken, ends it \
+at once, with exit status 1. While an attached disk is mounted or swapped to it refuses to end, and \
+says so. Nothing that the disk held survives, unless --device keeps it in a file.
 
-A configuration file has a section a disk, whose keys are the options above; zram-generator's
+A configuration file has a section a disk, whose keys are the options above; zram-generator's \
 zram-size, zram-resident-limit, compression-algorithm and host-memory-limit are understood too:
 
   [server]                         # may be left out
@@ -83,7 +90,7 @@ zram-size, zram-resident-limit, compression-algorithm and host-memory-limit are 
   [zram0]
   zram-size = \"min(ram / 2, 4096)\"
 
-SIGHUP reads it again: new disks are added, memory limits set, and nothing is removed. Under systemd
+SIGHUP reads it again: new disks are added, memory limits set, and nothing is removed. Under systemd \
 the server says when it is ready and takes sockets that are handed over.")]
 pub struct ServeArgs {
     /// The disk
@@ -92,7 +99,7 @@ pub struct ServeArgs {
     /// Take the disks from this TOML file instead of the options above
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What to log on stderr: off, error, warn, info, debug or trace [default: info for the journal,
+    /// Level of the log on stderr: off, error, warn, info, debug or trace [default: info for the journal,
     /// else warn]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
@@ -100,108 +107,10 @@ pub struct ServeArgs {
     /// have sockets anywhere
     #[arg(long)]
     pub no_sandbox: bool,
-}
-
-/// What a disk is to be, for all commands that make one. Each field is an option of the same name in
-/// the server's table of options, which parses it.
-#[derive(Debug, Args)]
-pub struct DeviceArgs {
-    /// Size of the disk; memory is taken only for what is written (64M, 1.5G, 50%)
-    #[arg(long)]
-    pub size: Option<String>,
-    /// What keeps the data: zram (compressed memory), brd (memory as it is), pmem (a file) or btt (a
-    /// file with atomic sectors) [default: zram]
-    #[arg(long, value_name = "KIND")]
-    pub device: Option<String>,
-    /// The file of a pmem or btt; a missing pmem is made with --size
-    #[arg(long, value_name = "FILE")]
-    pub path: Option<PathBuf>,
-    /// Name of the disk and of its NBD export [default: the first free uzram0, uzram1, …]
-    #[arg(long)]
-    pub name: Option<String>,
-    #[command(flatten)]
-    pub pages: PagesArgs,
-    /// Most memory that compressed pages may take; writes past it fail with ENOSPC [default: none]
-    #[arg(long, value_name = "SIZE")]
-    pub mem_limit: Option<String>,
-    /// What is compressed at once: 4K, 8K, 16K, 32K or 64K [default: 4K]
-    #[arg(long, value_name = "SIZE")]
-    pub unit: Option<String>,
-    /// Listen on a Unix socket here, mode 0600 [default: NAME.nbd in the state directory]
-    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
-    pub socket: Option<PathBuf>,
-    /// Listen on TCP: IP:PORT, port 0 for a free one. Every local user can connect
-    #[arg(long, value_name = "ADDR")]
-    pub listen: Option<String>,
-    /// Let --listen take an address that other machines reach, unencrypted and unauthenticated
-    #[arg(long, requires = "listen")]
-    pub insecure: bool,
-    /// Speak TLS: the server's certificate and those that vouch for it, in PEM
-    #[arg(long, value_name = "FILE")]
-    pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key, in PEM
-    #[arg(long, value_name = "FILE")]
-    pub tls_key: Option<PathBuf>,
-    /// Let in only clients with a certificate that one of these vouches for, in PEM
-    #[arg(long, value_name = "FILE")]
-    pub tls_client_ca: Option<PathBuf>,
-    /// Refuse clients that do not start TLS; always so where other machines can connect
-    #[arg(long)]
-    pub tls_required: bool,
-    /// How programs reach the disk [default: nbd]
-    #[arg(long, value_enum)]
-    pub attach: Option<Attach>,
-    /// Serve swap without a deadlock: memory locked and in reserve, see uzram up --help (root)
-    #[arg(long)]
-    pub for_swap: bool,
-}
-
-/// How a disk keeps pages, as every command that makes one can be told.
-#[derive(Debug, Args)]
-pub struct PagesArgs {
-    /// Codec; a wrong name shows the list [default: lz4]
-    #[arg(long)]
-    pub algorithm: Option<String>,
-    /// Parameters of the codec, as zram's algorithm_params: level=9
-    #[arg(long, value_name = "NAME=VALUE,…", allow_hyphen_values = true)]
-    pub algorithm_params: Option<String>,
-    /// Allocator of compressed pages; a wrong name shows the list [default: bestfit]
-    #[arg(long)]
-    pub pool: Option<String>,
-    /// Check every page that is read back against a CRC-32
-    #[arg(long)]
-    pub checksum: bool,
-}
-
-/// Ways to a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Attach {
-    /// A network block device server: any client, here or elsewhere
-    Nbd,
-    /// A file, through FUSE: for programs that take an image (root, or fusermount3)
-    Fuse,
-    /// A block device, /dev/loopN: for mkfs, mount and swapon (root)
-    Loop,
-    /// A block device, /dev/ublkbN, through the kernel's driver ublk_drv: as loop, and faster
-    Ublk,
-    /// A disk of virtual machines, over vhost-user: QEMU, cloud-hypervisor, crosvm
-    VhostUser,
-    /// The best that this machine offers: ublk, else loop, else fuse, else nbd
-    Auto,
-}
-
-impl Attach {
-    /// Its name in the server's table of options.
-    pub fn name(self) -> &'static str {
-        match self {
-            Attach::Nbd => "nbd",
-            Attach::Fuse => "fuse",
-            Attach::Loop => "loop",
-            Attach::Ublk => "ublk",
-            Attach::VhostUser => "vhost-user",
-            Attach::Auto => "auto",
-        }
-    }
+    /// Let system calls that serving does not need pass, and have the kernel log them (dmesg), to find
+    /// out which the sandbox refuses
+    #[arg(long, conflicts_with = "no_sandbox")]
+    pub sandbox_log: bool,
 }
 
 /// Set a disk up for use, in the background: as swap, or with a file system on a directory
@@ -213,47 +122,44 @@ Examples:
   uzram up --size 4G --mount /mnt/scratch --fs xfs
   uzram down swap0; uzram down /mnt/scratch
 
-Needs root, and of the kernel ublk (the module ublk_drv; preferred), or FUSE and loop devices. What is
-up already stays as it is; what a server that was killed left is taken down first. The server's
+Needs root, and of the kernel ublk (the module ublk_drv; preferred), or FUSE and loop devices. What is \
+up already stays as it is; what a server that was killed left is taken down first. The server's \
 messages go to NAME.log beside its sockets.
 
-Swap: the server is locked in memory, is known to the kernel as one that memory is freed through, is
-spared by the out-of-memory killer, and keeps memory in reserve (64 MiB, or a fiftieth of the disk if
-that is more) that is refilled apart from writing. What the system refuses of this is said. Safest is
-a memory limit on the programs that swap (a memory cgroup), with the server outside of it. If the
-whole machine runs short so fast that the reserve is used up, writes to swap wait for it, a second
-at most, and then fail; the kernel keeps those pages. On ublk the kernel has all that it
-needs to pass a page on. FUSE and the loop driver allocate for that, without a reserve, so with them
-the kernel is told to start swapping sooner (vm.watermark_scale_factor, 256 MiB or a tenth of RAM), and
-not to keep more from them when memory is fragmented (vm.watermark_boost_factor, 0); down sets both
-back. Without that, a machine that is short as a whole comes to a stop. A burst that outruns even this can stall. Swap larger than half of RAM
-gets that as its memory limit, so that pages which do not compress end in a full swap, and the
+Swap: the server is locked in memory, is known to the kernel as one that memory is freed through, is \
+spared by the out-of-memory killer, and keeps memory in reserve (64 MiB, or a fiftieth of the disk if \
+that is more) that is refilled apart from writing. What the system refuses of this is said. Safest is \
+a memory limit on the programs that swap (a memory cgroup), with the server outside of it. If the \
+whole machine runs short so fast that the reserve is used up, writes to swap wait for it, a second \
+at most, and then fail; the kernel keeps those pages. On ublk the kernel has all that it \
+needs to pass a page on. FUSE and the loop driver allocate for that, without a reserve, so with them \
+the kernel is told to start swapping sooner (vm.watermark_scale_factor, 256 MiB or a tenth of RAM), and \
+not to keep more from them when memory is fragmented (vm.watermark_boost_factor, 0); down sets both \
+back. Without that, a machine that is short as a whole comes to a stop. A burst that outruns even this can stall. Swap larger than half of RAM \
+gets that as its memory limit, so that pages which do not compress end in a full swap, and the \
 kernel's choice of a program to kill, and not in a stall.")]
 #[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount"]))]
 pub struct UpArgs {
     /// Use it as swap
     #[arg(long)]
     pub swap: bool,
-    /// Make a file system and mount it on this directory, which keeps its owner and mode
+    /// Put zswap in front, the kernel's compressed cache of swap, where the kernel has it: pages that are
+    /// soon wanted again stay at the kernel's speed. down sets it back
+    #[arg(long, requires = "swap")]
+    pub zswap: bool,
+    /// Make a file system and mount it on this directory, which keeps its owner and mode; one that is
+    /// not there is made, and removed by down
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
-    /// Size of the disk (64M, 1.5G, 50%) [default: half of RAM]
-    #[arg(long)]
-    pub size: Option<String>,
+    /// The disk
+    #[command(flatten)]
+    pub device: UpDeviceArgs,
     /// Priority among swap devices; higher is used first [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=32767), conflicts_with = "mount")]
     pub priority: Option<u16>,
-    /// The file system
-    #[arg(long, value_enum, default_value_t = FileSystem::Ext4, conflicts_with = "swap")]
-    pub fs: FileSystem,
-    /// Name of the disk [default: swap0 for swap, else the first free uzram0, uzram1, …]
-    #[arg(long)]
-    pub name: Option<String>,
-    #[command(flatten)]
-    pub pages: PagesArgs,
-    /// Most memory that compressed pages may take [default: none; half of RAM for larger swap]
-    #[arg(long, value_name = "SIZE")]
-    pub mem_limit: Option<String>,
+    /// The file system [default: ext4]
+    #[arg(long, value_enum, conflicts_with = "swap")]
+    pub fs: Option<FileSystem>,
 }
 
 /// File systems that `up` makes.
@@ -274,6 +180,15 @@ impl FileSystem {
             FileSystem::Ext4 => "ext4",
             FileSystem::Xfs => "xfs",
             FileSystem::Btrfs => "btrfs",
+        }
+    }
+
+    /// The smallest disk that it fits on, in bytes.
+    pub fn size_bytes_min(self) -> u64 {
+        match self {
+            FileSystem::Ext4 => 256 << 10,
+            FileSystem::Xfs => 300 << 20,
+            FileSystem::Btrfs => 109 << 20,
         }
     }
 
@@ -312,14 +227,6 @@ impl FileSystem {
             FileSystem::Btrfs => &["-q", "-f", "-K", "-d", "single", "-m", "single"],
         }
     }
-
-    /// What is deleted is discarded, which gives its memory back.
-    pub fn mount_options(self) -> &'static std::ffi::CStr {
-        match self {
-            FileSystem::Ext4 | FileSystem::Xfs => c"discard",
-            FileSystem::Btrfs => c"discard=async",
-        }
-    }
 }
 
 /// Undo uzram up: stop using the disk, end its server and leave nothing, also after a crash
@@ -329,13 +236,38 @@ Examples:
   uzram down swap0
   uzram down /mnt/scratch
 
-What the disk held is lost; what was swapped to it is read back first. A disk in use is left alone,
-and who uses it is said. A server that was killed leaves devices that give errors: they are taken
-down. Doing it twice is fine.")]
+What the disk held is lost; what was swapped to it is read back first. A disk in use is left alone, \
+and who uses it is said. A server that was killed leaves devices that give errors: they are taken \
+down, also after umount. Doing it twice is fine. Of a disk and a directory with one name it takes the \
+disk; ./NAME means the directory.")]
 pub struct DownArgs {
-    /// The disk's name, or the directory that it is mounted on
+    /// The disk's name, or the directory that up mounted it on
     #[arg(value_name = "NAME|DIR")]
     pub target: String,
+}
+
+/// Show what this kernel offers to compressed memory, and the command that is best here
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uzram doctor
+  uzram doctor --json
+
+It changes nothing and needs no rights, but sees what its user may see: run it as you will run the \
+server, in the same container. Each line is a fact, with the file or system call that it is from:
+
+  yes      it can be used now
+  off      the kernel has it: a module to load, or a setting
+  refused  the kernel has it, and this process may not use it
+  no       the kernel does not have it
+  unknown  it cannot be told from here, as without /proc or /sys
+
+The command at the end needs only what is known to be there. Its price was measured on the machine of \
+docs/figures.md. No command of uzram uses userfaultfd or its MOVE yet.")]
+pub struct DoctorArgs {
+    /// As JSON: kernel, rights, facts, advice
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Make a further disk in a server that is running
@@ -344,9 +276,9 @@ pub struct DownArgs {
 Examples:
   uzram add --size 1G
   uzram add --size 2G --name scratch --algorithm zstd --mem-limit 512M
-  uzram add --size 1G --listen 127.0.0.1:10809      a further export there, if uzram0 has the address
+  uzram add --size 1G --listen 127.0.0.1:10809    beside a disk that is there
 
-The disk has a table, a pool and a limit of its own, and lives as long as the server: uzram remove
+The disk has a table, a pool and a limit of its own, and lives as long as the server: uzram remove \
 ends it sooner. Disks that are given the same --socket or --listen share it as exports by name.")]
 pub struct AddArgs {
     /// The server to add to: the name of a disk of it, or its process id [default: the only one]
@@ -363,7 +295,7 @@ pub struct AddArgs {
 Example:
   uzram remove scratch
 
-What the disk held is lost, and its memory goes back to the system. A disk in use is refused (EBUSY),
+What the disk held is lost, and its memory goes back to the system. A disk in use is refused (EBUSY), \
 with what uses it; --force hangs up on its NBD clients first, so that what they do next fails.")]
 pub struct RemoveArgs {
     /// The disk's name
@@ -381,16 +313,35 @@ Examples:
   uzram set scratch mem_limit none
   uzram set scratch mem_used_max 0      start the maximum afresh
   uzram set scratch read_only yes       refuse writes from now on
+  uzram set log_level debug             of the server: no disk is named
 
-Attributes have zram's names; uzram stat shows all. What was fixed when the disk was made is refused,
+Attributes have zram's names; uzram stat shows all. What was fixed when the disk was made is refused, \
 with the reason.")]
+#[command(
+    override_usage = "uzram set [OPTIONS] <NAME> <ATTRIBUTE> <VALUE>\n       \
+                            uzram set [OPTIONS] log_level <VALUE>"
+)]
 pub struct SetArgs {
-    /// The disk's name
+    /// The disk's name; left out for log_level, which is the server's
     pub name: String,
     /// The attribute
     pub attribute: String,
     /// Its new value
-    pub value: String,
+    pub value: Option<String>,
+    /// The server whose log_level to set: the name of a disk of it, or its process id [default: the
+    /// only one]
+    #[arg(long, value_name = "NAME|PID")]
+    pub server: Option<String>,
+}
+
+impl SetArgs {
+    /// The disk, the attribute and the value. Of two words the first is the attribute.
+    pub fn words(&self) -> (Option<&str>, &str, &str) {
+        match &self.value {
+            Some(value) => (Some(&self.name), &self.attribute, value),
+            None => (None, &self.name, &self.attribute),
+        }
+    }
 }
 
 /// List the disks being served
@@ -400,8 +351,8 @@ Examples:
   uzram list
   uzram list --json
 
-DATA is what was stored, COMPR the same compressed, TOTAL the memory that it takes.
-Leftovers of servers that were killed are removed on the way.")]
+DATA is what was stored, COMPR the same compressed, TOTAL the memory that it takes. A disk whose \
+server was killed stays as dead, with the line that cleans up.")]
 pub struct ListArgs {
     /// As JSON: an array, numbers raw
     #[arg(long)]
@@ -414,11 +365,11 @@ pub struct ListArgs {
 Examples:
   uzram stat uzram0
   uzram stat uzram0 --json
-  uzram stat uzram0 --raw | head -1      the kernel's mm_stat line, for scripts that know it
-  uzram stat --watch                     a line a second for each disk, until Ctrl-C
+  uzram stat uzram0 --raw | head -1      the kernel's mm_stat line, for scripts
+  uzram stat --watch                     one line per second and disk
   uzram stat uzram0 --watch=10 --json    a line of JSON every ten seconds
 
-Names and meanings are those of the kernel's mm_stat and io_stat. compr_ratio leaves out pages
+Names and meanings are those of the kernel's mm_stat and io_stat. compr_ratio leaves out pages \
 filled with one word, which take no memory and would flatter it.")]
 pub struct StatArgs {
     /// The disk's name
@@ -441,7 +392,7 @@ pub struct StatArgs {
 Example:
   uzram compact uzram0
 
-Pages that were overwritten or discarded leave holes between others. The server fills them by itself
+Pages that were overwritten or discarded leave holes between others. The server fills them by itself \
 when much is lost; this does it now and as far as it goes. The disk stays in use meanwhile.")]
 pub struct CompactArgs {
     /// The disk's name
@@ -461,26 +412,27 @@ pub struct ResetArgs {
 }
 
 /// Find out which codec, level, unit and pool suit the pages of a process or a file
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   uzram advise --pid 1234
   uzram advise --file disk.img --budget 100us
   uzram advise --corpus heap.pages --html advice.html
 
-It puts a sample of the pages (16 MiB) through stores made in some 60 ways, and takes about 20 seconds.
-Of a process it takes memory of its own that it has touched, while it goes on running; the end of a
-file is padded with zeroes to a page. A quarter of the pages trains a dictionary, a quarter is for
+It puts a sample of the pages (16 MiB) through stores made in some 60 ways, and takes about 20 seconds. \
+Of a process it takes memory of its own that it has touched, while it goes on running; the end of a \
+file is padded with zeroes to a page. A quarter of the pages trains a dictionary, a quarter is for \
 choosing, and half is held back; what is shown was measured on pages held back.
 
   saved   memory saved, pool and tables counted, same-filled pages included
   ratio   the same without same-filled pages, which any choice keeps for nothing
-  in      time to write a 4 KiB page at a random place; with larger units that takes reading and
-          compressing the whole unit
-  out     time to read one; both are the least of five runs, as other processes only add to them
+  in      time to write a 4 KiB page at a random place; with larger units that
+          takes reading and compressing the whole unit
+  out     time to read one; both are the least of five runs, as other
+          processes only add to them
 
-Recommended is the densest choice that brings a page in and out again within the budget, or one within
-1 % of memory of that and at least 10 % cheaper; never one that loses on the pages held back to
+Recommended is the densest choice that writes and reads a page within the budget, or one that saves \
+at most 1 % less memory and is at least 10 % cheaper; never one that loses on the pages held back to \
 another that costs no more.")]
 #[command(group = clap::ArgGroup::new("source").required(true).args(["pid", "file", "corpus"]))]
 pub struct AdviseArgs {
@@ -493,8 +445,8 @@ pub struct AdviseArgs {
     /// Sample this file of whole pages, as `uzram capture` makes them
     #[arg(long, value_name = "F")]
     pub corpus: Option<PathBuf>,
-    /// What a page may cost, in and out together [default: 30us, a third of an SSD's read]
-    #[arg(long, value_name = "TIME", value_parser = uzram_bench::advise::parse_budget)]
+    /// Most time to write and read a page, together [default: 30us, a third of an SSD's read]
+    #[arg(long, value_name = "TIME", value_parser = uzram_advise::advise::parse_budget)]
     pub budget: Option<Duration>,
     /// Fewer choices on fewer pages: a first look in a few seconds
     #[arg(long)]
@@ -512,11 +464,11 @@ pub struct AdviseArgs {
 #[command(after_help = "\
 Examples:
   uzram capture --pid 1234 --out heap.pages
-  uzram capture --file /usr/bin/qemu-system-x86_64 --out code.pages --pages-max 1024
+  uzram capture --file /usr/bin/perf --out code.pages --pages-max 1024
 
-Of a process it takes private anonymous memory (heap, stacks, arenas) that was touched, not files,
-shared memory or devices; the process goes on running. More than --pages-max pages are sampled
-evenly in runs of 16. The end of a file is padded with zeroes to a page. The corpus is readable by
+Of a process it takes private anonymous memory (heap, stacks, arenas) that was touched, not files, \
+shared memory or devices; the process goes on running. More than --pages-max pages are sampled \
+evenly in runs of 16. The end of a file is padded with zeroes to a page. The corpus is readable by \
 you alone (mode 0600), and must not exist yet: it is somebody's memory.")]
 #[command(group = clap::ArgGroup::new("source").required(true).args(["pid", "file"]))]
 pub struct CaptureArgs {
@@ -534,19 +486,47 @@ pub struct CaptureArgs {
     pub pages_max: u64,
 }
 
-/// Measure uzram on your pages, against its peers on this machine
+/// Make a dictionary for zstd, lz4 and lz4hc from pages like those that will be stored
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  uzram bench store --quick
-  uzram capture --pid 1234 --out heap.pages && uzram bench store --corpus heap.pages
-  uzram bench nbd --corpus heap.pages --json report.json
-  uzram bench pools --quick --corpus heap.pages
-  uzram bench streams --quick --html streams.html
+  uzram capture --pid 1234 --out heap.pages
+  uzram train --out heap.dict heap.pages
+  uzram serve --size 1G --algorithm zstd --algorithm-params \"level=6 dict=heap.dict\"
 
-Peers that are not installed are reported as missing.")]
+Every other run of 16 pages is trained on, and the rest measured: what is printed is the gain on pages \
+that the dictionary has not seen. It pays where pages resemble each other, as those of databases and \
+texts do. The file holds pieces of the pages, so it is readable by you alone (mode 0600), and must not \
+exist yet.")]
+pub struct TrainArgs {
+    /// The dictionary to make, 64 KiB at most
+    #[arg(long, value_name = "D")]
+    pub out: PathBuf,
+    /// Files of 4 KiB pages, as `uzram capture` makes them
+    #[arg(value_name = "CORPUS", required = true)]
+    pub corpora: Vec<PathBuf>,
+}
+
+/// Measure uzram against its peers, with the program uzram-bench
+#[derive(Debug, Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "\
+Examples:
+  uzram bench --help
+  uzram bench store --quick
+  uzram capture --pid 1234 --out heap.pages
+  uzram bench store --corpus heap.pages
+
+All arguments go to uzram-bench, which lies beside uzram or in PATH. It is not part of uzram: the \
+project's source makes it (cargo build --release -p uzram-bench)."
+)]
 pub struct BenchArgs {
-    /// What to measure
-    #[command(subcommand)]
-    pub suite: uzram_bench::cli::Args,
+    /// Arguments of uzram-bench
+    #[arg(
+        value_name = "ARGUMENT",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub arguments: Vec<OsString>,
 }

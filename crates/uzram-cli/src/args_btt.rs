@@ -13,11 +13,11 @@ Examples:
   uzram btt check disk.btt
   uzram btt repair disk.btt
 
-The format is that of the UEFI specification and of Linux: `uzram btt create /dev/pmem0` makes what
-the kernel takes as a sector-mode namespace when it sees the device next, and a table that Linux made
+The format is that of the UEFI specification and of Linux: `uzram btt create /dev/pmem0` makes what \
+the kernel takes as a sector-mode namespace when it sees the device next, and a table that Linux made \
 can be served. After a power cut each sector has its old or its new content.")]
 pub struct BttArgs {
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: BttCommand,
 }
@@ -44,7 +44,7 @@ pub struct BttCreateArgs {
     /// Size of a new file, table and all (at least 16M + 4K)
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
-    /// What is written in one piece, whatever happens: 512 or 4K
+    /// Size of a sector, which is written whole or not at all, also at a power cut: 512 or 4K
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     pub sector_size: String,
     /// Version of the layout
@@ -88,7 +88,7 @@ pub struct BttCheckArgs {
 Example:
   uzram btt check disk.btt || uzram btt repair disk.btt
 
-Sectors whose place cannot be trusted become unreadable until they are written again; none becomes
+Sectors whose place cannot be trusted become unreadable until they are written again; none becomes \
 zeroes or another sector's content. Make a copy of the file first.")]
 pub struct BttRepairArgs {
     /// The file, block device or DAX device

@@ -1,20 +1,20 @@
-//! How a command fails: one line, and the exit status that scripts rely on.
+//! Failures of a command: one line, and the exit status that scripts rely on.
 
 use std::fmt;
 use std::process::ExitCode;
 
 use uzram::ErrorKind;
 
-/// Why a command did not do what was asked.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// It was asked wrongly: exit status 2.
+    /// Wrong usage: exit status 2.
     Usage(String),
-    /// It failed: exit status 1.
+    /// A failure: exit status 1.
     Failed(String),
 }
 
-/// What commands return.
+/// The result of a command.
 pub type Result<T = ()> = std::result::Result<T, Failure>;
 
 impl Failure {
@@ -23,6 +23,13 @@ impl Failure {
         match self {
             Failure::Usage(_) => ExitCode::from(2),
             Failure::Failed(_) => ExitCode::from(1),
+        }
+    }
+
+    fn of(kind: ErrorKind, text: String) -> Failure {
+        match kind {
+            ErrorKind::InvalidInput | ErrorKind::UnknownName => Failure::Usage(text),
+            _ => Failure::Failed(text),
         }
     }
 
@@ -36,7 +43,7 @@ impl Failure {
 }
 
 impl fmt::Display for Failure {
-    /// One line, whatever a path or a peer put into the text.
+    /// One line, whatever characters a path or a peer put into the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Failure::Usage(text) | Failure::Failed(text)) = self;
         f.write_str(&one_line(text))
@@ -58,15 +65,23 @@ pub fn one_line(text: &str) -> String {
 
 impl From<uzram::Error> for Failure {
     fn from(error: uzram::Error) -> Failure {
-        match error.kind() {
-            ErrorKind::InvalidInput | ErrorKind::UnknownName => Failure::Usage(error.to_string()),
-            _ => Failure::Failed(error.to_string()),
-        }
+        Failure::of(error.kind(), error.to_string())
     }
 }
 
-impl From<uzram_bench::Error> for Failure {
-    fn from(error: uzram_bench::Error) -> Failure {
+impl From<uzram_server::Error> for Failure {
+    /// An option is named as the flag that it is here.
+    fn from(error: uzram_server::Error) -> Failure {
+        let text = match error.option() {
+            Some(option) => format!("--{option}: {}", error.reason()),
+            None => error.to_string(),
+        };
+        Failure::of(error.kind(), text)
+    }
+}
+
+impl From<uzram_advise::Error> for Failure {
+    fn from(error: uzram_advise::Error) -> Failure {
         match error.exit_status() {
             2 => Failure::Usage(error.to_string()),
             _ => Failure::Failed(error.to_string()),

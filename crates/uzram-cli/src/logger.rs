@@ -1,10 +1,9 @@
-//! The log: one line an event on stderr, with the priority in front where that is the journal.
+//! The log: one line per event on stderr, with the priority in front where stderr is the journal.
 //!
-//! Nothing on the way of a request logs, at any level: a server that holds the machine's swap must not
-//! wait for whoever reads its log.
+//! No request logs, at any level: a server that holds the machine's swap must not wait for a
+//! reader of its log.
 
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -18,7 +17,7 @@ struct Logger {
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 
-/// Starts logging at `level`, or at what suits stderr.
+/// Starts logging at `level`, or at the default for stderr.
 pub fn start(level: Option<LevelFilter>) {
     let is_journal = is_journal();
     let fitting = if is_journal {
@@ -31,13 +30,11 @@ pub fn start(level: Option<LevelFilter>) {
     let _ = log::set_logger(LOGGER.get_or_init(|| Logger { is_journal }));
 }
 
-/// Whether stderr is the journal's stream, whose device and inode it says in `JOURNAL_STREAM`.
+/// Whether stderr is the journal's stream. `JOURNAL_STREAM` has its device and inode.
 pub fn is_journal() -> bool {
     let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
-    let Ok(found) = std::fs::metadata("/proc/self/fd/2") else {
-        return false;
-    };
-    named == format!("{}:{}", found.dev(), found.ino())
+    let found = rustix::fs::fstat(std::io::stderr());
+    found.is_ok_and(|found| named == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
 impl Log for Logger {

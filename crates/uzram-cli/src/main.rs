@@ -4,6 +4,7 @@
 
 mod advise;
 mod args;
+mod bench;
 mod capture;
 mod commands;
 mod failure;
@@ -15,8 +16,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use uzram_advise::command::refusal;
+use uzram_advise::train::Options;
 
-use args::{Cli, Command};
+use args::{Cli, Command, TrainArgs};
 use commands::StateAt;
 use failure::{Failure, Result};
 
@@ -40,6 +43,7 @@ fn run(cli: Cli) -> Result {
         Command::Serve(args) => commands::serve::run(state, &args),
         Command::Up(args) => commands::up::run(state, &args),
         Command::Down(args) => commands::down::run(state, &args),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Add(args) => commands::add::run(state, &args),
         Command::Remove(args) => commands::remove::run(state, &args),
         Command::List(args) => commands::list::run(state, &args),
@@ -50,12 +54,17 @@ fn run(cli: Cli) -> Result {
         Command::Btt(args) => commands::btt::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Advise(args) => advise::run(&args),
-        Command::Train(args) => Ok(uzram_bench::train::run(&args)?),
-        Command::Bench(args) => Ok(uzram_bench::cli::run(args.suite)?),
+        Command::Train(args) => train(args),
+        Command::Bench(args) => bench::run(&args),
     }
 }
 
-/// Help and version are what was asked for; everything else becomes one line.
+fn train(args: TrainArgs) -> Result {
+    let (out, corpora) = (args.out, args.corpora);
+    Ok(uzram_advise::train::run(&Options { out, corpora })?)
+}
+
+/// Help and version are printed whole. Everything else becomes one line.
 fn parse_error(error: &clap::Error) -> Result {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -71,15 +80,7 @@ fn parse_error(error: &clap::Error) -> Result {
         }
         _ => {}
     }
-    let text = error.to_string();
-    let message = text.split("\n\nUsage:").next().unwrap_or(&text);
-    let message = message
-        .split("\n\nFor more information")
-        .next()
-        .unwrap_or(message);
-    let words: Vec<&str> = message.split_whitespace().collect();
-    let line = words.join(" ");
-    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let line = refusal(&error.to_string());
     Err(Failure::Usage(format!("{line}; see {} --help", invoked())))
 }
 

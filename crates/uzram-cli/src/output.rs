@@ -1,5 +1,5 @@
-//! What goes to the terminal: aligned tables, bold where it is a terminal, no panic where a pipe
-//! was closed.
+//! Output on the terminal: aligned tables, bold text on a terminal, no panic when a pipe is
+//! closed.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 
@@ -7,12 +7,13 @@ use crate::failure::{Failure, Result};
 
 /// Writes `text` to stdout and flushes it, so that a script can wait for a line.
 ///
-/// A reader that left (`uzram list | head -1`) has what it wanted: that is no failure.
+/// A reader that left (`uzram list | head -1`) has enough: that is no failure.
 pub fn print(text: &str) -> Result {
     print_while_read(text).map(|_| ())
 }
 
-/// The same, and whether somebody still reads: who prints for ever ends when nobody does.
+/// The same, and returns whether there is still a reader. A command that prints for ever ends
+/// without one.
 pub fn print_while_read(text: &str) -> Result<bool> {
     let mut stdout = std::io::stdout().lock();
     match stdout
@@ -30,7 +31,7 @@ pub fn print_json(value: &serde_json::Value) -> Result {
     print(&format!("{value:#}\n"))
 }
 
-/// Writes one line to stderr; there is nobody to tell if that fails.
+/// Writes one line to stderr. A failure of that cannot be reported.
 pub fn warn(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "uzram: {text}");
 }
@@ -46,7 +47,43 @@ pub fn bold(text: &str) -> String {
     }
 }
 
-/// Which way a column leans.
+/// Characters per line: the terminal's, else the value of `COLUMNS`, else no limit.
+pub fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok();
+    let columns = columns.and_then(|columns| columns.parse().ok());
+    let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let terminal = terminal.map(|size| usize::from(size.ws_col));
+    terminal
+        .filter(|width| *width > 0)
+        .or(columns)
+        .unwrap_or(usize::MAX)
+}
+
+/// `text`, or its start and a mark, in `width` characters at most.
+pub fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let start = text.chars().take(width.saturating_sub(1));
+    start.chain(['…']).collect()
+}
+
+/// `text` in lines of at most `width` characters, where its words allow that.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Texts.
@@ -55,7 +92,7 @@ pub enum Align {
     Right,
 }
 
-/// `rows` in columns as wide as their widest cell, two blanks apart, a line each.
+/// `rows` in columns as wide as their widest cell, two blanks apart, one line per row.
 pub fn columns(rows: &[Vec<String>], align: &[Align]) -> String {
     let width_of = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -80,6 +117,13 @@ pub fn columns(rows: &[Vec<String>], align: &[Align]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_cut_and_wrapped_between_words() {
+        assert_eq!((cut("ab", 2), cut("äbc", 2)), ("ab".into(), "ä…".into()));
+        assert_eq!(wrapped("a bc def g", 4), ["a bc", "def", "g"]);
+        assert_eq!(wrapped("longer a", 3), ["longer", "a"]);
+    }
 
     #[test]
     fn columns_align() {

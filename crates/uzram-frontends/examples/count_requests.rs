@@ -1,5 +1,5 @@
-//! So many requests of 4 KiB to a disk that does nothing, as a queue over vhost-user serves them: what there
-//! is for callgrind to count, in difference to half of them.
+//! Serves a number of requests of 4 KiB to a disk that does nothing, as a queue over vhost-user does. Callgrind
+//! counts the instructions; the difference between two numbers of requests is their cost without the set-up.
 //!
 //! ```text
 //! for n in 512 1024; do valgrind --tool=callgrind --callgrind-out-file=/dev/null count_requests read $n; done

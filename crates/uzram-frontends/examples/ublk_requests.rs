@@ -13,6 +13,7 @@
 //! `callgrind_annotate` tells the codec's share apart (LZ4_*).
 
 use uzram::{Bio, BlockDevice, Geometry, PageIndex, PageTransfer, Store, Zram};
+use uzram_testkit::Rng;
 
 /// Size of the disk in bytes: its pages are written once and then over and over.
 const SIZE_BYTES: u64 = 4 << 20;
@@ -42,19 +43,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// A page of words, which compresses to about a half.
 fn text(seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut rng = Rng::new(seed);
     let words: Vec<[u8; 8]> = (0..128)
-        .map(|_| next().to_ne_bytes().map(|byte| b'a' + byte % 16))
+        .map(|_| rng.next().to_ne_bytes().map(|byte| b'a' + byte % 16))
         .collect();
-    (0..512)
-        .flat_map(|_| words[(next() % 128) as usize])
-        .collect()
+    (0..512).flat_map(|_| words[rng.below(128)]).collect()
 }
 
 /// Answers at once.

@@ -1,21 +1,14 @@
 //! Protocols over uzram's block devices. A frontend translates between a protocol and
 //! [`uzram::BlockDevice`]; it stores nothing, and it decides no policy.
 //!
-//! | module  | feature | protocol                                                  |
-//! |---------|---------|-----------------------------------------------------------|
-//! | [`nbd`] | `nbd`   | Network Block Device, fixed newstyle, Unix sockets and TCP |
-//! | [`fuse`] | `fuse` | Filesystem in Userspace: the device as one file           |
-//! | [`ublk`] | `ublk` | the kernel's driver for block devices in user space       |
-//! | [`vhost_user`] | `vhost-user` | virtio-blk over vhost-user: a disk of virtual machines |
+//! | module       | feature      | protocol                                                   |
+//! |--------------|--------------|------------------------------------------------------------|
+//! | `nbd`        | `nbd`        | Network Block Device, fixed newstyle, Unix sockets and TCP |
+//! | `fuse`       | `fuse`       | Filesystem in Userspace: the device as one file            |
+//! | `ublk`       | `ublk`       | the kernel's driver for block devices in user space        |
+//! | `vhost_user` | `vhost-user` | virtio-blk over vhost-user: a disk of virtual machines     |
 //!
 //! Each feature only adds a module; `nbd` is on by default.
-//!
-//! # Modules that may use unsafe
-//!
-//! - `ublk/kernel.rs`: commands that name memory, for the driver
-//! - `ublk/memory.rs`: memory that a queue shares with the kernel
-//! - `ublk/ring.rs`: commands that name a request's buffer
-//! - `vhost_user/vanish.rs`: puts other memory in place of a guest's that has vanished
 
 #![deny(unsafe_code)]
 
@@ -23,7 +16,7 @@
 pub mod fuse;
 #[cfg(feature = "nbd")]
 pub mod nbd;
-#[cfg(any(feature = "nbd", feature = "vhost-user"))]
+#[cfg(any(feature = "fuse", feature = "nbd", feature = "vhost-user"))]
 mod patience;
 #[cfg(any(feature = "nbd", feature = "vhost-user"))]
 mod peer;

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, for people who want to know what uses a disk.
+//! The other end of a connection, named for people who want to know what uses a disk.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,12 +9,13 @@ use rustix::net::sockopt::socket_peercred;
 
 /// A client as the system knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Peer {
     /// A process of this machine, by its id as this process sees it.
     Process(u32),
     /// An address and port.
     Address(SocketAddr),
-    /// One that the system does not name, as a process outside of a container.
+    /// A client that the system does not name, such as a process outside of a container.
     Unknown,
 }
 

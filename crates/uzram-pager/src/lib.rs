@@ -1,8 +1,33 @@
-//! Pages that do not fit into memory, kept on a block device: the layer that a pager stands on.
+//! Compressed memory for one process: a slice of which a budget's worth is in memory as it is, and the rest compressed.
 //!
-//! [`swap`] has slots of one page on any [`BlockDevice`](uzram::BlockDevice), moves pages to and from them in
-//! one of three ways, and records how long each took.
+//! [`CompressedMemory`] is that slice. It needs Linux 6.8 and the right to use userfaultfd, and says so where it has not.
+//! No swap, no device and no module are needed.
+//!
+//! ```
+//! use uzram_pager::CompressedMemory;
+//!
+//! # fn main() -> Result<(), uzram::Error> {
+//! # if CompressedMemory::new(1, 1 << 20).is_err() { return Ok(()) }
+//! // 256 MiB of bytes, at most 16 MiB of them uncompressed.
+//! let mut memory = CompressedMemory::new(256 << 20, 16 << 20)?;
+//! memory[200_000_000] = 7;
+//! assert_eq!(memory[200_000_000], 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`swap`] has slots of one page on any [`BlockDevice`](uzram::BlockDevice), moves pages to and from them in one of three
+//! ways, and records the latency of each move.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod alone;
+mod mapping;
+mod memory;
+mod pager;
+mod statistics;
 pub mod swap;
+mod uffd;
+
+pub use memory::CompressedMemory;
+pub use statistics::Statistics;

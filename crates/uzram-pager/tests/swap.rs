@@ -7,9 +7,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use uzram::{
-    AllocatedBio, Bio, BlockDevice, Brd, Btt, BttVersion, Error, ErrorKind, Geometry, PageBuffer,
-    Persistence, Pmem, PmemFile, Result, Store, Zram,
+    AllocatedBio, Bio, BlockDevice, Error, ErrorKind, Geometry, PageBuffer, Result, Store, Zram,
 };
+use uzram_media::{Brd, Btt, BttVersion, Persistence, Pmem, PmemFile};
 use uzram_pager::swap::{IoPath, SwapArea, SwapSlot};
 
 const PAGES: u64 = 600;

@@ -1,26 +1,32 @@
-//! The attribute table: everything a device shows or takes, once. The command line, JSON and later
-//! adapters only render it.
+//! The attribute table: everything that a device shows, and the part that can be set. The command
+//! line, JSON and later adapters only render it.
 //!
 //! Names are those of zram's documentation (`/sys/block/zramN`, and the columns of `mm_stat` and
-//! `io_stat`); what zram lacks has a name of ours. Values are raw: bytes and counts, never scaled.
+//! `io_stat`). Other attributes have names of ours. Values are raw: bytes and counts, never
+//! scaled.
 
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use uzram::{Error, ErrorKind, Result, Stats, Store};
+use uzram::{ErrorKind, Stats, Store};
 
 use crate::control::Attributes;
 use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::log_level;
 use crate::nearest::{nearest, remedy, shown as short};
 use crate::options::boolean;
+use crate::requests::Requests;
 use crate::sandbox;
 use crate::size;
 
-/// Where zram shows the value.
+/// The place where zram shows the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// A file of its own, or what the device is.
+    /// A file of its own, or a property of the device.
     Device,
+    /// Nowhere: it is the server's, and the same for all its devices.
+    Server,
     /// A column of `mm_stat`; the table has them in its order.
     MmStat,
     /// A column of `io_stat`; the table has them in its order.
@@ -29,20 +35,20 @@ pub enum Group {
     Uzram,
 }
 
-/// What a value counts.
+/// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// A text.
     Text,
     /// A number of bytes.
     Bytes,
-    /// A number of whatever the name says.
+    /// A number of the things in the name.
     Count,
     /// A quotient, or null while its divisor is 0.
     Ratio,
 }
 
-/// Who may do what, as the mode of a file would say.
+/// The access, as a file's mode would say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Can only be read.
@@ -57,18 +63,25 @@ pub enum Access {
 pub struct Snapshot<'a> {
     device: &'a Device,
     stats: Stats,
+    requests: Requests,
 }
 
 type Get = fn(&Snapshot<'_>) -> Value;
-type Set = fn(&Device, &str) -> Result<()>;
+
+/// The target of a written value.
+enum Set {
+    Device(fn(&Device, &str) -> Result<()>),
+    /// The process, whichever device it is asked by, or none. Returns the new value.
+    Server(fn(&str) -> Result<String>),
+}
 
 /// One line of the table.
 pub struct Attribute {
     /// The name.
     pub name: &'static str,
-    /// Where zram shows it.
+    /// The file in which zram shows it.
     pub group: Group,
-    /// What it counts.
+    /// Its unit.
     pub measure: Measure,
     /// One line for people.
     pub about: &'static str,
@@ -77,18 +90,24 @@ pub struct Attribute {
 }
 
 impl Attribute {
-    /// Who may do what.
+    /// Its access.
     #[must_use]
     pub fn access(&self) -> Access {
-        match (self.get, self.set) {
+        match (self.get, &self.set) {
             (Some(_), Some(_)) => Access::ReadWrite,
             (None, _) => Access::Write,
             (_, None) => Access::Read,
         }
     }
 
-    const fn writable(mut self, set: Set) -> Attribute {
-        self.set = Some(set);
+    /// Whether it is set for a whole server, and needs no device's name.
+    #[must_use]
+    pub fn is_set_for_server(&self) -> bool {
+        matches!(self.set, Some(Set::Server(_)))
+    }
+
+    const fn writable(mut self, set: fn(&Device, &str) -> Result<()>) -> Attribute {
+        self.set = Some(Set::Device(set));
         self
     }
 }
@@ -113,6 +132,7 @@ const fn shown(
 #[rustfmt::skip]
 pub static TABLE: &[Attribute] = {
     const TEXT: (Group, Measure) = (Group::Device, Measure::Text);
+    const SERVER: (Group, Measure) = (Group::Server, Measure::Text);
     const COUNT: (Group, Measure) = (Group::Device, Measure::Count);
     const BYTES: (Group, Measure) = (Group::Device, Measure::Bytes);
     const MM_BYTES: (Group, Measure) = (Group::MmStat, Measure::Bytes);
@@ -128,7 +148,7 @@ pub static TABLE: &[Attribute] = {
             |s| s.device.kind().name().into()),
         shown(TEXT, "path", "the file that keeps its data",
             |s| s.device.file().map_or_else(String::new, |path| path.display().to_string()).into()),
-        shown(COUNT, "pid", "process id of its server",
+        shown((Group::Server, Measure::Count), "pid", "process id of its server",
             |_| std::process::id().into()),
         shown(BYTES, "disksize", "size of the device",
             |s| s.device.size_bytes().into()),
@@ -140,7 +160,7 @@ pub static TABLE: &[Attribute] = {
             measure: Measure::Count,
             about: "1 empties the device and zeroes its counters, while no client is connected",
             get: None,
-            set: Some(set_reset),
+            set: Some(Set::Device(set_reset)),
         },
         Attribute {
             name: "compact",
@@ -148,7 +168,7 @@ pub static TABLE: &[Attribute] = {
             measure: Measure::Count,
             about: "1 moves pages together for a second; write it again while pages_compacted grows",
             get: None,
-            set: Some(set_compact),
+            set: Some(Set::Device(set_compact)),
         },
         shown(TEXT, "comp_algorithm", "codec",
             |s| s.device.store().map_or("none", Store::algorithm).into()),
@@ -162,10 +182,13 @@ pub static TABLE: &[Attribute] = {
             |s| u8::from(s.device.has_checksums()).into()),
         shown(COUNT, "read_only", "1: writes are refused",
             |s| u8::from(s.device.is_read_only()).into()).writable(set_read_only),
-        shown(TEXT, "sandbox", "what its server has given up",
+        shown(SERVER, "sandbox", "what its server has given up",
             |_| sandbox::description().into()),
-        shown(TEXT, "log_level", "what its server logs: off, error, warn, info, debug or trace",
-            |_| log_level().into()).writable(set_log_level),
+        Attribute {
+            set: Some(Set::Server(log_level::set)),
+            ..shown(SERVER, "log_level", "what its server logs: off, error, warn, info, debug or trace",
+                |_| log_level::current().into())
+        },
         shown(TEXT, "endpoint", "where clients connect",
             |s| s.device.uri().into()),
         shown(COUNT, "connections", "clients connected",
@@ -199,6 +222,20 @@ pub static TABLE: &[Attribute] = {
         shown(IO_COUNT, "notify_free", "pages trimmed",
             |s| s.stats.notify_free.into()),
 
+        shown(OUR_COUNT, "read_requests", "reads asked of the device",
+            |s| s.requests.reads.into()),
+        shown(OUR_BYTES, "read_bytes", "and what they read",
+            |s| s.requests.read_bytes.into()),
+        shown(OUR_COUNT, "write_requests", "writes, and zeroings that leave no hole",
+            |s| s.requests.writes.into()),
+        shown(OUR_BYTES, "write_bytes", "and what they wrote",
+            |s| s.requests.write_bytes.into()),
+        shown(OUR_COUNT, "discard_requests", "discards, and zeroings that may leave holes",
+            |s| s.requests.discards.into()),
+        shown(OUR_BYTES, "discard_bytes", "and what they gave up",
+            |s| s.requests.discard_bytes.into()),
+        shown(OUR_COUNT, "flush_requests", "flushes",
+            |s| s.requests.flushes.into()),
         shown(OUR_RATIO, "compr_ratio", "data without same-filled pages / compr_data_size",
             compr_ratio),
         shown(OUR_RATIO, "mem_ratio", "orig_data_size / mem_used_total",
@@ -211,7 +248,7 @@ pub static TABLE: &[Attribute] = {
             |s| s.stats.mem_spare_bytes.into()),
         shown(OUR_BYTES, "mem_resident", "memory of the pool that the system has given",
             |s| s.stats.mem_resident_bytes.into()),
-        shown(OUR_BYTES, "table", "address space of the slot table, 8 bytes a page",
+        shown(OUR_BYTES, "table", "address space of the slot table, 8 bytes per page",
             |s| s.stats.table_bytes.into()),
         shown(OUR_BYTES, "side_tables", "bookkeeping of the pool, and checksums",
             |s| s.stats.side_tables_bytes.into()),
@@ -230,6 +267,7 @@ pub fn read_all(device: &Device) -> Attributes {
     let snapshot = Snapshot {
         device,
         stats: device.stats(),
+        requests: device.requests(),
     };
     let readable = |attribute: &Attribute| {
         let get = attribute.get?;
@@ -242,8 +280,34 @@ pub fn read_all(device: &Device) -> Attributes {
 ///
 /// # Errors
 /// [`ErrorKind::UnknownName`] if there is none of that name, [`ErrorKind::ReadOnly`] with the reason
-/// if it takes no value, else what the attribute says.
+/// if it takes no value, and the attribute's own errors.
 pub fn write(device: &Device, name: &str, value: &str) -> Result<()> {
+    match setter(name)? {
+        Set::Device(set) => set(device, value)?,
+        Set::Server(set) => {
+            set(value)?;
+        }
+    }
+    log::info!("{}: {name} set to {:?}", device.name(), short(value));
+    Ok(())
+}
+
+/// Writes `value` to an attribute of the server, and returns its new value under its name.
+///
+/// # Errors
+/// As [`write()`], and [`ErrorKind::InvalidInput`] for an attribute of a device.
+pub fn write_server(name: &str, value: &str) -> Result<Attributes> {
+    let Set::Server(set) = setter(name)? else {
+        let text =
+            format!("attribute {name} is a disk's; name the disk: uzram set NAME {name} VALUE");
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    };
+    let now = set(value)?;
+    log::info!("{name} set to {now}");
+    Ok(Attributes::from_iter([(name.to_owned(), now.into())]))
+}
+
+fn setter(name: &str) -> Result<&'static Set> {
     let Some(attribute) = find(name) else {
         let writable = TABLE.iter().filter(|a| a.set.is_some()).map(|a| a.name);
         let text = match nearest(name, TABLE.iter().map(|a| a.name)) {
@@ -256,20 +320,17 @@ pub fn write(device: &Device, name: &str, value: &str) -> Result<()> {
         let text = format!("no attribute {:?}{text}", short(name));
         return Err(Error::new(ErrorKind::UnknownName, text));
     };
-    let Some(set) = attribute.set else {
+    attribute.set.as_ref().ok_or_else(|| {
         let text = format!("attribute {name} is read-only: {}", why_fixed(attribute));
-        return Err(Error::new(ErrorKind::ReadOnly, text));
-    };
-    set(device, value)?;
-    log::info!("{}: {name} set to {:?}", device.name(), short(value));
-    Ok(())
+        Error::new(ErrorKind::ReadOnly, text)
+    })
 }
 
-/// Why an attribute takes no value, and what does instead.
+/// The reason why an attribute takes no value, and the alternative.
 fn why_fixed(attribute: &Attribute) -> &'static str {
     match (attribute.group, attribute.name) {
         (_, "name" | "endpoint") => "clients know the disk by it; add another disk",
-        (_, "pid" | "sandbox") => "it is its server's; start another server",
+        (Group::Server, _) => "it is its server's; start another server",
         (_, "connections") => "it counts clients; end them to lower it",
         (_, "initstate") => "a disk is ready as soon as it exists; uzram remove ends it",
         (Group::Device, _) => "it was fixed when the disk was made; add another disk",
@@ -296,8 +357,8 @@ fn set_reset(device: &Device, value: &str) -> Result<()> {
     }
 }
 
-/// At each writing compaction goes on for as long and until some pages are free, or for the most that
-/// a client waits, so that the server can end in between.
+/// Each write compacts for this long and until some pages are free, or for the longest time that a
+/// client waits, so that the server can end in between.
 const COMPACT_MIN: Duration = Duration::from_secs(1);
 const COMPACT_MAX: Duration = Duration::from_secs(20);
 
@@ -319,27 +380,6 @@ fn set_compact(device: &Device, value: &str) -> Result<()> {
 
 fn set_read_only(device: &Device, value: &str) -> Result<()> {
     device.set_read_only(boolean(value)?)
-}
-
-fn log_level() -> String {
-    log::max_level().as_str().to_lowercase()
-}
-
-/// Of the whole server: a log has one level.
-fn set_log_level(_: &Device, value: &str) -> Result<()> {
-    log::set_max_level(log_level_of(value)?);
-    Ok(())
-}
-
-/// The level of this name.
-///
-/// # Errors
-/// [`ErrorKind::InvalidInput`] with the list.
-pub fn log_level_of(name: &str) -> Result<log::LevelFilter> {
-    name.trim().parse().map_err(|_| {
-        let levels = "write off, error, warn, info, debug or trace";
-        invalid("log level", name, levels)
-    })
 }
 
 fn set_mem_limit(device: &Device, value: &str) -> Result<()> {
@@ -397,7 +437,7 @@ fn mem_ratio(s: &Snapshot<'_>) -> Value {
     ratio(s.stats.orig_data_size_bytes, s.stats.mem_used_total_bytes)
 }
 
-/// To three decimals, as more would be noise in JSON.
+/// Rounds to three decimals: more would be noise in JSON.
 fn ratio(dividend: u64, divisor: u64) -> Value {
     if divisor == 0 {
         return Value::Null;

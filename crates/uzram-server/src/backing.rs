@@ -1,115 +1,13 @@
-//! What a served device keeps its data in: a compressing store, plain memory, or a file.
+//! The data of a served device: a compressing store, plain memory, or a file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use uzram::{
-    Bio, BlockDevice, Brd, Btt, Compression, Error, ErrorKind, Pmem, PmemFile, Result, Stats,
-    Store, Zram,
-};
+use uzram::{Bio, BlockDevice, Compression, ErrorKind, Stats, Store, Zram};
+use uzram_media::{Brd, Btt, Pmem, PmemFile};
 
-use crate::device::{DeviceConfig, check_size};
-use crate::nearest::{remedy, shown};
-
-/// The kinds of devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// Memory, compressed.
-    #[default]
-    Zram,
-    /// Memory as it is.
-    Brd,
-    /// A file as it is.
-    Pmem,
-    /// A file with atomic sectors.
-    Btt,
-}
-
-/// Their names, as the kernel's drivers have them.
-const KINDS: [(&str, DeviceKind); 4] = [
-    ("zram", DeviceKind::Zram),
-    ("brd", DeviceKind::Brd),
-    ("pmem", DeviceKind::Pmem),
-    ("btt", DeviceKind::Btt),
-];
-
-impl DeviceKind {
-    /// The kind of this name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::UnknownName`] with the list.
-    pub fn parse(name: &str) -> Result<DeviceKind> {
-        let found = KINDS.iter().find(|(known, _)| *known == name);
-        found.map(|(_, kind)| *kind).ok_or_else(|| {
-            let text = format!(
-                "{:?}: not a kind of device{}",
-                shown(name),
-                remedy(name, &KINDS.map(|(name, _)| name))
-            );
-            Error::new(ErrorKind::UnknownName, text)
-        })
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        let found = KINDS.iter().find(|(_, kind)| *kind == self);
-        found.map_or("", |(name, _)| name)
-    }
-
-    /// Whether its data is in a file.
-    #[must_use]
-    pub fn has_file(self) -> bool {
-        matches!(self, DeviceKind::Pmem | DeviceKind::Btt)
-    }
-
-    /// What people call such a device.
-    #[must_use]
-    pub fn description(self) -> &'static str {
-        match self {
-            DeviceKind::Zram => "a compressed RAM disk",
-            DeviceKind::Brd => "a RAM disk",
-            DeviceKind::Pmem => "a disk in a file",
-            DeviceKind::Btt => "a disk of atomic sectors in a file",
-        }
-    }
-}
-
-/// Refuses options that mean nothing for the kind, and misses those that it needs. Gives the
-/// option's name and what is wrong with it.
-pub(crate) fn check(config: &DeviceConfig) -> Result<(), (&'static str, String)> {
-    let kind = config.kind;
-    match (&config.path, kind.has_file()) {
-        (None, true) => {
-            let text = format!("missing; say which file the {} device is in", kind.name());
-            return Err(("path", text));
-        }
-        (Some(_), false) => {
-            let text = format!(
-                "means nothing for {}, which is memory; add --device pmem or btt",
-                kind.name()
-            );
-            return Err(("path", text));
-        }
-        _ => {}
-    }
-    if kind == DeviceKind::Zram {
-        return Ok(());
-    }
-    let zrams = [
-        ("algorithm", config.algorithm.is_some()),
-        ("pool", config.pool.is_some()),
-        ("mem-limit", config.mem_limit_bytes != 0),
-        ("checksum", config.checksum),
-    ];
-    match zrams.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => Err((
-            option,
-            format!("means nothing for {}, which does not compress", kind.name()),
-        )),
-        None => Ok(()),
-    }
-}
+use crate::device::{DeviceConfig, DeviceKind, check_size};
+use crate::error::{Error, Result};
 
 /// A device's data.
 #[derive(Clone)]
@@ -121,7 +19,7 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
-    /// Makes or opens what `config` says; `compression` is only asked for where there is any.
+    /// Makes or opens the data of `config`. `compression` is only called for a compressing store.
     pub(crate) fn build(
         config: &DeviceConfig,
         compression: impl FnOnce() -> Result<Arc<Compression>>,
@@ -177,10 +75,10 @@ impl Backing {
                 zram.store().reset();
                 Ok(())
             }
-            Backing::Brd(brd) => brd.submit(Bio::Trim {
+            Backing::Brd(brd) => Ok(brd.submit(Bio::Trim {
                 offset: 0,
                 length: brd.geometry().size_bytes,
-            }),
+            })?),
             Backing::Pmem(_) | Backing::Btt(_) => Err(Error::new(
                 ErrorKind::Unsupported,
                 "its data is in a file, which outlives it: a client may trim it, or make another file",
@@ -196,34 +94,42 @@ fn path(config: &DeviceConfig) -> Result<&Path> {
 
 /// The file at `path` as it is, or a new one if there is none and a size is given.
 fn pmem(config: &DeviceConfig, path: &Path) -> Result<Pmem> {
-    let is_new = !path.exists();
-    if is_new && config.size_bytes == 0 {
-        let text = format!("{}: no such file; give --size to make it", path.display());
-        return Err(Error::new(ErrorKind::InvalidInput, text));
-    }
-    let file = match is_new {
-        true => PmemFile::create(path, config.size_bytes)?,
-        false => PmemFile::open(path)?,
+    let file = match PmemFile::open(path) {
+        Err(error) if is_missing(&error) && config.size_bytes == 0 => {
+            let text = format!("{}: no such file; give --size to make it", path.display());
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        Err(error) if is_missing(&error) => PmemFile::create(path, config.size_bytes)?,
+        opened => opened?,
     };
     check_file_size(config, path, file.size_bytes())?;
-    Pmem::new(file)
+    Ok(Pmem::new(file)?)
 }
 
 /// The table in the file at `path`.
 fn btt(config: &DeviceConfig, path: &Path) -> Result<Btt> {
-    if !path.exists() {
-        let text = format!(
-            "{}: no such file; `uzram btt create {0} --size N` makes one",
-            path.display()
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, text));
-    }
-    let btt = Btt::open(PmemFile::open(path)?)?;
+    let file = PmemFile::open(path).map_err(|error| match is_missing(&error) {
+        true => {
+            let text = format!(
+                "{}: no such file; `uzram btt create {0} --size N` makes one",
+                path.display()
+            );
+            uzram::Error::new(ErrorKind::InvalidInput, text)
+        }
+        false => error,
+    })?;
+    let btt = Btt::open(file)?;
     check_file_size(config, path, btt.geometry().size_bytes)?;
     for line in btt.recovered() {
         log::warn!("{}: {line}", path.display());
     }
     Ok(btt)
+}
+
+/// Whether a file could not be opened because there is none.
+fn is_missing(error: &uzram::Error) -> bool {
+    let cause = error.io_error();
+    cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn check_file_size(config: &DeviceConfig, path: &Path, size_bytes: u64) -> Result<()> {
@@ -236,16 +142,4 @@ fn check_file_size(config: &DeviceConfig, path: &Path, size_bytes: u64) -> Resul
         path.display()
     );
     Err(Error::new(ErrorKind::InvalidInput, text))
-}
-
-/// Reads the option `path`.
-pub(crate) fn parse_path(value: &str) -> Result<PathBuf> {
-    // The server may run elsewhere.
-    match Path::new(value).is_absolute() {
-        true => Ok(value.into()),
-        false => {
-            let text = format!("{:?}: must be an absolute path", shown(value));
-            Err(Error::new(ErrorKind::InvalidInput, text))
-        }
-    }
 }

@@ -1,19 +1,26 @@
-//! The server of uzram: many named devices in one process, one table of what they show and take,
-//! and a socket to ask them.
+//! The server of uzram: many named devices in one process, one table of their attributes, and a
+//! control socket.
 //!
 //! ```text
+//! error        why something was refused, and which option it is about
 //! size         sizes as people type them
+//! log_level    the level of the log, which is the process's
+//! server_config  the options of the server itself
 //! state        the state directory: who serves which name
 //! control      the protocol of the control socket, both ends
 //! attributes   the attribute table; the command line and JSON only render it
-//! options      what a device can be told to be; flags, files and `add` are read there
+//! options      the option table: what a device can be told to be, by flags, files and `add`
 //! backing      what a device keeps its data in: a store, plain memory, a file
 //! device       all that under a name
+//! requests     what is asked of it, counted
 //! attachment   a device as a file or a block device of this machine's kernel, or of its guests
 //! swap         the swap area's header, and processes that swap can depend on
 //! system       system calls for both
+//! zswap        the kernel's cache in front of swap
 //! place        a socket with the devices that it offers
 //! config       the configuration file
+//! cgroup       what a memory cgroup allows them
+//! doctor       facts about this machine's kernel, and the command that suits it best
 //! registry     the devices of a server, coming and going
 //! sandbox      what a server gives up once it is set up
 //! service      what a service manager is told, and hands over
@@ -22,34 +29,40 @@
 //!
 //! Lock order: the registry's > a device's own lock > the frontend's table of exports > the engine's.
 
-//!
-//! # Modules that may use unsafe
-//!
-//! - `system.rs`: ioctls of the loop driver, swapon and swapoff, settings of malloc
-
 #![deny(unsafe_code)]
 
 pub mod attachment;
 pub mod attributes;
 mod backing;
+mod cgroup;
 pub mod config;
 pub mod control;
 mod device;
+pub mod doctor;
+mod error;
+pub mod log_level;
 mod maintenance;
 pub mod nearest;
 pub mod options;
 mod place;
 mod registry;
+mod requests;
 pub mod sandbox;
 mod server;
+mod server_config;
 pub mod service;
 pub mod size;
 pub mod state;
 pub mod swap;
 pub mod system;
 mod tls;
+pub mod zswap;
 
-pub use backing::DeviceKind;
-pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig};
-pub use server::{Inherited, Prepared, Server};
+pub use device::{DEVICE_BYTES_MAX, Device, DeviceConfig, DeviceKind};
+pub use error::{Error, Result};
+pub use requests::Requests;
+pub use server::{Prepared, Server};
+pub use server_config::ServerConfig;
+pub use service::Inherited;
+pub use system::give_back_large_memory;
 pub use tls::TlsOptions;

@@ -1,22 +1,24 @@
-//! The thread that does what writers should not wait for.
+//! The thread for work that writers should not wait for.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use uzram::{Error, ErrorKind, Result, Store};
+use uzram::{ErrorKind, Store};
 
+use crate::error::{Error, Result};
 use crate::registry::Registry;
 use crate::service::Notifier;
 
 /// Work on one device before the next one has its turn.
 const BUDGET: Duration = Duration::from_millis(10);
-/// Pause between rounds while devices change, and the most that it grows to while they do not.
+/// Pause between rounds while devices change, and the longest pause while they do not.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(640);
 
-/// The running thread. Dropped, it ends within [`BUDGET`] a device.
+/// The running thread. Once dropped, it ends within [`BUDGET`] per device.
 pub(crate) struct Maintenance {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -28,6 +30,7 @@ impl Maintenance {
         let maintain = move || {
             let mut pause = PAUSE_MIN;
             let mut used_bytes = 0;
+            let mut given_up = GivenUp::default();
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 // From here: a device that hangs in this thread's work is what a watchdog is for.
                 notifier.alive();
@@ -35,7 +38,10 @@ impl Maintenance {
                 // Every device has its turn: not any(), which stops at the first with work left.
                 let unfinished = devices
                     .iter()
-                    .filter(|d| d.store().is_some_and(|store| store.maintain(BUDGET)))
+                    .filter(|d| {
+                        let maintain = || d.store().is_some_and(|store| store.maintain(BUDGET));
+                        given_up.turn(d, d.name(), maintain)
+                    })
                     .count();
                 let used_before = used_bytes;
                 used_bytes = devices
@@ -70,5 +76,55 @@ impl Drop for Maintenance {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// Devices whose maintenance panicked. They are served without it. The others keep theirs, and the
+/// watchdog still gets signs of life.
+struct GivenUp<T>(Vec<Weak<T>>);
+
+impl<T> Default for GivenUp<T> {
+    fn default() -> GivenUp<T> {
+        GivenUp(Vec::new())
+    }
+}
+
+impl<T> GivenUp<T> {
+    /// Does `device`'s work, unless it was given up; `true` if some is left.
+    fn turn(&mut self, device: &Arc<T>, name: &str, work: impl FnOnce() -> bool) -> bool {
+        // A weak reference keeps the address from being another device's.
+        let is_it = |known: &Weak<T>| Weak::as_ptr(known) == Arc::as_ptr(device);
+        if self.0.iter().any(is_it) {
+            return false;
+        }
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_panic| {
+            log::error!(
+                "{name}: maintenance panicked, which is a bug; the disk is served on without it: copy \
+                 its data elsewhere and remove it"
+            );
+            self.0.retain(|known| known.strong_count() > 0);
+            self.0.push(Arc::downgrade(device));
+            false
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_whose_maintenance_panics_is_given_up_and_the_others_are_not() {
+        let [broken, sound] = [Arc::new(0), Arc::new(1)];
+        let mut given_up = GivenUp::default();
+        assert!(!given_up.turn(&broken, "broken", || panic!("told to")));
+        assert!(!given_up.turn(&broken, "broken", || unreachable!("given up")));
+        assert!(given_up.turn(&sound, "sound", || true));
+        // Its place may be taken by another device.
+        drop(broken);
+        let next = Arc::new(2);
+        assert!(given_up.turn(&next, "next", || true));
+        assert!(!given_up.turn(&next, "next", || panic!("told to")));
+        assert_eq!(given_up.0.len(), 1, "what is gone is forgotten");
     }
 }

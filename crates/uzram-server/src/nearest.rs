@@ -1,8 +1,8 @@
-//! The name that somebody may have meant.
+//! The name that was probably meant.
 
 /// How alike two names must be, from 0 to 1, to be taken for a slip of the pen.
 const SIMILARITY_MIN: f64 = 0.6;
-/// Characters of a wrong name that are looked at and shown.
+/// Characters of a wrong name that are compared and shown.
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// The one of `known` that is most like `wrong`, if any is.
@@ -29,13 +29,13 @@ pub fn remedy(wrong: &str, known: &[&str]) -> String {
     }
 }
 
-/// As much of a text from outside as an error shows.
+/// The part of a text from outside that an error shows.
 #[must_use]
 pub fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
-/// Case and the kind of dash are not what a name is about.
+/// Ignores case and the kind of dash.
 fn plain(name: &str) -> String {
     name.to_lowercase().replace('_', "-")
 }

@@ -1,15 +1,16 @@
 //! A place where clients connect: an NBD socket with the exports that it offers.
 //!
-//! Lock order: `state` is a leaf, but for a server's own end.
+//! Lock order: `state` is a leaf, except at a server's own end.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
 use uzram_frontends::nbd::{Endpoint, Exports, Limits, Peer, Server as NbdServer, ServerHandle};
 
-use crate::tls::TlsOptions;
+use crate::error::{Error, Result};
+use crate::tls::{OPEN_TO_ALL, TlsOptions};
 
 /// One socket, served from [`Place::start`] to [`Place::end`]; clients can connect before and wait.
 pub(crate) struct Place {
@@ -51,7 +52,7 @@ impl Place {
         }
     }
 
-    /// Where it is, with the port that was chosen.
+    /// Its address, with the port that was chosen.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -69,19 +70,32 @@ impl Place {
         self.tls.get().is_some_and(|tls| tls.required)
     }
 
-    /// Gives TLS as `tls` says, if it says anything, to a place that offers nothing yet, and makes
-    /// `name` the export that clients get who name none.
+    /// Whether other machines can connect, by the address at which the socket really listens, and
+    /// need no TLS.
+    pub(crate) fn is_open_to_others(&self) -> bool {
+        !self.endpoint.is_loopback() && !self.requires_tls()
+    }
+
+    /// Gives TLS by `options`, if there are any, to a place that offers nothing yet. Makes `name`
+    /// the export for clients that name none.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if it has other TLS already, or serves without; else those of the
+    /// [`ErrorKind::InvalidInput`] if it has other TLS already, or serves without, or if other
+    /// machines could connect without TLS and the device is not insecure; and the errors of the
     /// files.
-    pub(crate) fn prepare_for(&self, name: &str, tls: &TlsOptions) -> Result<()> {
+    pub(crate) fn prepare_for(
+        &self,
+        name: &str,
+        options: &TlsOptions,
+        is_insecure: bool,
+    ) -> Result<()> {
         let is_first = self.exports.list().is_empty();
-        if tls.is_given() && self.tls.get() != Some(tls) {
-            let refuse = |what: &str| {
-                let text = format!("{}: {what}", self.endpoint);
-                Error::new(ErrorKind::InvalidInput, text)
-            };
+        let refuse = |what: &str| {
+            let text = format!("{}: {what}", self.endpoint);
+            Error::new(ErrorKind::InvalidInput, text)
+        };
+        let tls = options.at(&self.endpoint, is_insecure);
+        if tls.is_given() && self.tls.get() != Some(&tls) {
             if self.tls.get().is_some() {
                 return Err(refuse("has other TLS options; give the same or none"));
             }
@@ -93,7 +107,14 @@ impl Place {
                     return Err(refuse("serves without TLS; choose another address"));
                 }
             };
-            let _ = self.tls.set(tls.clone());
+            let _ = self.tls.set(tls);
+        }
+        if self.is_open_to_others() && !is_insecure {
+            let text = format!(
+                "{OPEN_TO_ALL}; have the socket listen at 127.0.0.1 or [::1], give tls-cert and \
+                 tls-key, or add insecure on a network you trust"
+            );
+            return Err(refuse(&text));
         }
         if is_first {
             self.exports.set_default(Some(name));
@@ -101,7 +122,7 @@ impl Place {
         Ok(())
     }
 
-    /// What it offers.
+    /// The exports that it offers.
     pub(crate) fn exports(&self) -> &Exports {
         &self.exports
     }
@@ -111,12 +132,13 @@ impl Place {
         self.is_inherited
     }
 
-    /// Whether it serves or will.
+    /// Whether it serves or will serve.
     pub(crate) fn is_open(&self) -> bool {
         !matches!(*self.lock(), State::Ended)
     }
 
-    /// Whether nobody would miss it: a socket that was handed over stays for devices to come.
+    /// Whether it can be dropped without loss. A socket that was handed over stays for later
+    /// devices.
     pub(crate) fn is_unused(&self) -> bool {
         !self.is_inherited && self.exports.list().is_empty()
     }
@@ -134,7 +156,7 @@ impl Place {
         Ok(())
     }
 
-    /// Who uses the export `name` here.
+    /// The users of the export `name` here.
     pub(crate) fn peers(&self, name: &str) -> Vec<Peer> {
         match &*self.lock() {
             State::Serving(server) => server.peers(name),
@@ -142,7 +164,7 @@ impl Place {
         }
     }
 
-    /// Hangs up on those who use the export `name` here.
+    /// Hangs up on the users of the export `name` here.
     pub(crate) fn disconnect(&self, name: &str) {
         if let State::Serving(server) = &*self.lock() {
             server.disconnect(name);

@@ -1,34 +1,38 @@
-//! The devices of a running server: adding and removing them while others go on.
+//! The devices of a running server: adding and removing some while others go on.
 //!
-//! Lock order: `changing` > `devices` > a device's own lock > the frontend's table of exports > the
-//! engine's. Whoever only asks takes a snapshot of `devices` and holds nothing.
+//! Lock order: `changing` > `devices` > a device's own lock > the frontend's table of exports >
+//! the engine's. Queries take a snapshot of `devices` and hold no lock.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::thread;
 use std::time::Duration;
 
-use uzram::{Compression, Error, ErrorKind, Parameters, Result, Store, Unit};
+use uzram::{Compression, ErrorKind, Parameters, Store, Unit};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
 use crate::attachment::{Attach, GuestSocket};
 use crate::backing::Backing;
+use crate::cgroup;
 use crate::device::{Device, DeviceConfig};
+use crate::error::{Error, Result};
 use crate::nearest::shown;
+use crate::options::INSECURE_NEEDS;
 use crate::place::Place;
 use crate::sandbox::{self, Needs};
-use crate::server::Inherited;
+use crate::service::Inherited;
 use crate::size::human;
 use crate::state::{Claim, NAMES_MAX, Owner, StateDir};
 use crate::swap;
 
 /// Devices of a server, at most.
 pub(crate) const DEVICES_MAX: usize = NAMES_MAX;
-/// Replies that nobody takes hold up the removal of a socket for no longer than this.
+/// Longest time for which replies that are not taken delay the removal of a socket.
 const REMOVE_DRAIN: Duration = Duration::from_millis(100);
 
-/// What every thread of the server shares.
+/// The state that all threads of the server share.
 pub(crate) struct Registry {
     devices: RwLock<Devices>,
     changing: Mutex<Changing>,
@@ -37,7 +41,7 @@ pub(crate) struct Registry {
 /// The devices of one moment, in the order in which they were added.
 pub(crate) type Devices = Arc<[Arc<Device>]>;
 
-/// What one change at a time may touch.
+/// The state that one change at a time may touch.
 struct Changing {
     state: StateDir,
     owner: Owner,
@@ -47,7 +51,7 @@ struct Changing {
     places: Vec<Weak<Place>>,
     inherited: Vec<(String, Arc<Place>)>,
     claims: Vec<Claim>,
-    /// Where a sandbox lets this server make sockets.
+    /// Directories in which a sandbox lets this server make sockets.
     changed_directories: Vec<PathBuf>,
 }
 
@@ -102,8 +106,8 @@ impl Registry {
     /// Makes a device and serves it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] and [`ErrorKind::UnknownName`] for a configuration that cannot
-    /// be, [`ErrorKind::Busy`] for a name or socket in use or a server that is ending,
+    /// [`ErrorKind::InvalidInput`] and [`ErrorKind::UnknownName`] for an invalid configuration,
+    /// [`ErrorKind::Busy`] for a name or socket in use or a server that is ending,
     /// [`ErrorKind::NoMemory`], [`ErrorKind::Io`].
     pub(crate) fn add(&self, config: &DeviceConfig) -> Result<Arc<Device>> {
         let mut changing = self.lock();
@@ -117,7 +121,10 @@ impl Registry {
         }
         let (device, claim) = changing.make(config)?;
         let device = Arc::new(device);
-        let more = devices.iter().chain([&device]).cloned().collect();
+        let more: Devices = devices.iter().chain([&device]).cloned().collect();
+        if let Some(warning) = cgroup::warning(&device, more.iter().map(Arc::as_ref)) {
+            log::warn!("{warning}");
+        }
         self.replace_devices(more);
         changing.claims.push(claim);
         if device.is_open_to_others() {
@@ -157,31 +164,34 @@ impl Registry {
         Ok(())
     }
 
-    /// What a sandbox has to leave to this server, with files that it reads.
+    /// The paths that a sandbox must leave to this server, with the files that it reads.
     pub(crate) fn needs(&self, read: &[&Path]) -> Needs {
         let mut changing = self.lock();
-        let mut changed = vec![changing.state.path().to_owned()];
+        let own = changing.state.path().to_owned();
+        let mut sockets = Vec::new();
         for device in self.devices().iter() {
             let socket = device.guest_socket().and_then(Path::parent);
-            changed.extend(socket.map(Path::to_path_buf));
+            sockets.extend(socket.map(Path::to_path_buf));
         }
         for place in changing.living_places() {
             if let (Endpoint::Unix(path), false) = (place.endpoint(), place.is_inherited()) {
-                changed.extend(path.parent().map(Path::to_path_buf));
+                sockets.extend(path.parent().map(Path::to_path_buf));
             }
         }
-        changed.sort();
-        changed.dedup();
-        changing.changed_directories.clone_from(&changed);
+        sockets.retain(|directory| *directory != own);
+        sockets.sort();
+        sockets.dedup();
+        changing.changed_directories = [slice::from_ref(&own), &sockets].concat();
         // Their directories: an editor puts a new file in place of an old one.
         let read = read.iter().filter_map(|path| path.parent());
         Needs {
-            changed,
+            own: vec![own],
+            sockets,
             read: read.map(Path::to_path_buf).collect(),
         }
     }
 
-    /// Adds what is new in `configs` and sets what may change; never removes.
+    /// Adds new devices of `configs` and changes what may change. Never removes.
     pub(crate) fn apply(&self, configs: &[DeviceConfig]) {
         for config in configs {
             let name = config.name.as_deref().unwrap_or_default();
@@ -204,7 +214,7 @@ impl Registry {
         }
     }
 
-    /// Serves what has been bound so far, and from now on what is added at once.
+    /// Serves the sockets bound so far. Later ones are served at once.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
@@ -249,16 +259,15 @@ impl Registry {
     }
 }
 
-/// Whether a socket of this name is for all devices: one named `nbd`, or one that nobody named, so
-/// that systemd gives it the name of its unit or none.
+/// Whether a socket of this name is for all devices: its name is `nbd`, or the one that systemd
+/// gives where none was chosen (the unit's, or none).
 fn is_for_all(socket: &str) -> bool {
     matches!(socket, "nbd" | "unknown" | "") || socket.ends_with(".socket")
 }
 
-/// Whether the system said that it is not permitted.
+/// Whether the system's reason was a lack of permission.
 fn is_refusal(error: &Error) -> bool {
-    let cause = std::error::Error::source(error);
-    let cause = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let cause = error.io_error();
     cause.is_some_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
@@ -268,7 +277,7 @@ fn unknown(name: &str) -> Error {
 }
 
 impl Changing {
-    /// All or nothing: what was made before a failure goes again.
+    /// All or nothing: devices that were made before a failure are removed again.
     fn make(&mut self, config: &DeviceConfig) -> Result<(Device, Claim)> {
         if config.for_swap && !swap::is_process_prepared() {
             let text = "for-swap: this server was not started for swap; start one with --for-swap";
@@ -289,7 +298,12 @@ impl Changing {
             _ => None,
         };
         for place in &places {
-            place.prepare_for(claim.name(), &config.tls)?;
+            place.prepare_for(claim.name(), &config.tls, config.insecure)?;
+        }
+        let is_reached = |place: &Arc<Place>| !place.endpoint().is_loopback();
+        if config.insecure && config.endpoint.is_none() && !places.iter().any(is_reached) {
+            let text = format!("insecure: {INSECURE_NEEDS}");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
         }
         let device = Device::new(
             claim.name(),
@@ -307,8 +321,8 @@ impl Changing {
         Ok((device, claim))
     }
 
-    /// Where the device `name` is served: at the endpoint that it asks for, alone or with others;
-    /// else at the sockets handed over under its name; else at all that were; else at its own.
+    /// The places of the device `name`: the endpoint that it asks for, alone or with others; else
+    /// the sockets handed over under its name; else all that were handed over; else its own.
     fn places_for(&mut self, name: &str, endpoint: Option<&Endpoint>) -> Result<Vec<Arc<Place>>> {
         if let Some(endpoint) = endpoint {
             return Ok(vec![self.place_at(endpoint)?]);

@@ -1,38 +1,25 @@
 //! A server: devices, their sockets, the control socket, and the thread that maintains stores.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uzram::{Error, Result};
-
 use crate::attributes;
 use crate::control::{Attributes, BoundControl, Control, Reply, Request};
 use crate::device::{Device, DeviceConfig};
+use crate::error::{Error, Result};
 use crate::maintenance::Maintenance;
 use crate::options::device_config;
 use crate::registry::Registry;
 use crate::sandbox;
-use crate::service::Notifier;
+use crate::service::{Inherited, Notifier};
 use crate::state::{Claim, Owner, StateDir};
 
-/// Requests under way have this long to be answered when a server ends: a client may have stopped
-/// reading.
+/// Time for requests under way when a server ends: a client may have stopped reading.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A socket that clients of NBD connect to and that another process listens with, as systemd hands
-/// over. One named like a device is for that device, others are for all.
-#[derive(Debug)]
-pub struct Inherited {
-    /// Its name.
-    pub name: String,
-    /// The socket.
-    pub socket: OwnedFd,
-}
-
-/// A server that holds all that it needs from the system, and has no threads yet: the moment to
-/// give up privileges, which belong to a thread.
+/// A server that holds everything that it needs from the system, and has no threads yet. This is
+/// the moment to give up privileges, which belong to a thread.
 pub struct Prepared {
     // In this order: nobody is told about a device that is gone.
     control: BoundControl,
@@ -40,8 +27,8 @@ pub struct Prepared {
     registry: Arc<Registry>,
 }
 
-/// A running server. Dropped, it drains: requests under way are answered, then sockets and state
-/// files are removed and the names are free again.
+/// A running server. Dropping it drains it: requests under way are answered, then sockets and
+/// state files are removed and the names are free again.
 pub struct Server {
     // Clients are drained first, while the control socket still answers; then in this order, so
     // that nobody is told about a device that is going, and the devices' names are given back last:
@@ -59,7 +46,7 @@ impl Server {
     ///
     /// # Errors
     /// [`InvalidInput`](uzram::ErrorKind::InvalidInput) and
-    /// [`UnknownName`](uzram::ErrorKind::UnknownName) for a configuration that cannot be,
+    /// [`UnknownName`](uzram::ErrorKind::UnknownName) for an invalid configuration,
     /// [`Busy`](uzram::ErrorKind::Busy) for a name or socket in use,
     /// [`NoMemory`](uzram::ErrorKind::NoMemory), [`Io`](uzram::ErrorKind::Io).
     pub fn prepare(
@@ -111,8 +98,9 @@ impl Server {
         &self.notifier
     }
 
-    /// Adds the devices of `configs` that are not there yet and sets the memory limits of those that
-    /// are. Nothing is removed, as content would be lost. What it did, or why not, goes to the log.
+    /// Adds the devices of `configs` that are new and sets the memory limits of the others.
+    /// Nothing is removed, because content would be lost. The changes, and the reasons against
+    /// others, go to the log.
     pub fn apply(&self, configs: &[DeviceConfig]) {
         self.registry.apply(configs);
     }
@@ -125,10 +113,11 @@ impl Prepared {
         self.registry.devices()
     }
 
-    /// Gives up what serving does not need, for ever: see [`sandbox`]. Files in `read` and their
-    /// directories can still be read. To be called from the process's only thread.
-    pub fn confine(&self, read: &[&Path]) {
-        sandbox::enter(&self.registry.needs(read));
+    /// Gives up everything that serving does not need, as far as `mode` says, for ever: see
+    /// [`sandbox`]. Files in `read` and their directories can still be read. The process's only thread
+    /// must call this.
+    pub fn confine(&self, read: &[&Path], mode: sandbox::Mode) {
+        sandbox::enter(&self.registry.needs(read), mode);
     }
 
     /// Serves, and says so to `notifier` now and then.
@@ -168,7 +157,12 @@ fn answer(registry: &Registry, request: &Request) -> Reply {
         }
         Request::Stat { name } => registry.find(name).map(|device| shown(&device)),
         Request::Set {
-            name,
+            name: None,
+            attribute,
+            value,
+        } => attributes::write_server(attribute, value).map(|now| vec![now]),
+        Request::Set {
+            name: Some(name),
             attribute,
             value,
         } => registry

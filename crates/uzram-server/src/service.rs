@@ -1,7 +1,8 @@
-//! What a service manager and a server tell each other: readiness, a watchdog, sockets handed over.
+//! The protocol between a service manager and a server: readiness, a watchdog, sockets handed
+//! over.
 //!
 //! The protocols are those of systemd, sd_notify(3) and sd_listen_fds(3), which others speak too.
-//! Nothing happens where nobody asks for it.
+//! Without a manager nothing happens.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -13,12 +14,22 @@ use std::time::{Duration, Instant};
 
 use listenfd::ListenFd;
 use rustix::time::{ClockId, clock_gettime};
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
 
-use crate::server::Inherited;
+use crate::error::{Error, Result};
 
 /// Sockets that are taken over, at most.
 const SOCKETS_MAX: usize = 64;
+
+/// A socket for clients of NBD with which another process listens, as systemd hands over. One
+/// named like a device is for that device, others are for all.
+#[derive(Debug)]
+pub struct Inherited {
+    /// Its name.
+    pub name: String,
+    /// The socket.
+    pub socket: OwnedFd,
+}
 
 /// The way to the service manager, if there is one.
 ///
@@ -72,7 +83,7 @@ impl Notifier {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"));
     }
 
-    /// A line for people about what the server does.
+    /// A line for people about the server's state.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={status}"));
     }
@@ -115,7 +126,7 @@ fn socket_address(text: &OsString) -> std::io::Result<SocketAddr> {
     }
 }
 
-/// Three signs of life in the time in which the manager wants one.
+/// A third of the time in which the manager wants a sign of life.
 fn watchdog() -> Option<Watchdog> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_for_us = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));

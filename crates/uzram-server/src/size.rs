@@ -1,13 +1,15 @@
 //! Sizes as people type them. Suffixes are binary, as in zram: `1G` is 2^30 bytes.
 //!
-//! `4096`, `64K`, `64KiB`, `1.5G` and `50%` (of the machine's RAM) are sizes. `1GB` is refused: half
-//! of those who write it mean 10^9. A fraction needs a suffix or `%` and is rounded down to a byte.
+//! `4096`, `64K`, `64KiB`, `1.5G` and `50%` (of the machine's RAM) are sizes. `1GB` is refused:
+//! half of its users mean 10^9. A fraction needs a suffix or `%` and is rounded down to a byte.
 
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
+
+use crate::error::{Error, Result};
 
 /// Digits accepted after the decimal point; more could not change a byte of a 64-bit size.
 const FRACTION_DIGITS_MAX: usize = 18;
-/// What every error about a malformed size ends with.
+/// The end of every error about a malformed size.
 const REMEDY: &str = "write bytes, a binary suffix (64K, 512M, 1.5G, 2T) or a share of RAM (50%)";
 
 /// RAM of the machine in bytes, from the kernel and not from `/proc`, which may be missing.
@@ -27,7 +29,7 @@ pub fn ram_bytes() -> u64 {
 /// assert_eq!(parse("1.5G", 0)?, 3 << 29);
 /// assert_eq!(parse("50%", 8 << 30)?, 4 << 30);
 /// assert!(parse("1.5X", 0).is_err());
-/// # Ok::<(), uzram::Error>(())
+/// # Ok::<(), uzram_server::Error>(())
 /// ```
 pub fn parse(text: &str, ram_bytes: u64) -> Result<u64> {
     let refuse = |why: &str| {

@@ -1,16 +1,18 @@
-//! Swapping to a device of ours: the header of a swap area, and what a process must be so that the
-//! kernel can wait for it while it makes memory free.
+//! Swapping to a device of ours: the header of a swap area, and the properties of a process on
+//! which the kernel can rely while it frees memory.
 //!
-//! A page is written to swap because memory is short; if serving that write needs memory that is
-//! only got by writing another page to swap, nothing moves any more. So a server for swap
+//! A page is written to swap because memory is short. If serving that write needs memory that only
+//! another write to swap would free, nothing moves any more. So a server for swap
 //!
-//! - is locked in memory, never swapped out itself: its code and what it has at the start at once, the rest page
-//!   by page as it is touched;
-//! - asks the kernel for no memory while it serves a write, nor for a change of its memory map: the
-//!   thread that refills the spare waits for memory with the map locked;
-//! - is marked an I/O flusher in every thread: what the kernel allocates for it never waits for
-//!   writeback or swap, and it may use reserves;
-//! - is the last that the out-of-memory killer takes.
+//! - is locked in memory and never swapped out itself: its code and everything that exists at the
+//!   start at once, the rest page by page as it is touched;
+//! - asks the kernel for no memory while it serves a write, nor for a change of its memory map:
+//!   the thread that refills the spare waits for memory with the map locked;
+//! - is marked an I/O flusher in every thread: the kernel's allocations for it never wait for
+//!   writeback or swap, and may use reserves;
+//! - is the last choice of the out-of-memory killer;
+//! - runs before other programs: a thread that waits for a page waits for the server's turn on a
+//!   CPU.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -22,48 +24,60 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mm::MlockAllFlags;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, getpriority_process, getrlimit, setpriority_process};
 use rustix::thread::CapabilitySet;
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
 
+use crate::error::{Error, Result};
 use crate::system;
 
-/// Where the header's fields start, in bytes: the space before is for a boot loader.
+/// Offset of the header's fields, in bytes: the space before is for a boot loader.
 const HEADER_OFFSET: usize = 1024;
 const HEADER_VERSION: u32 = 1;
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 /// Fewest pages of a swap area, its header included: `swapon` refuses fewer.
 const PAGES_MIN: u64 = 10;
-/// How often, and how far apart, new threads are looked at until they map nothing more.
+/// Looks at new threads until they map nothing more, and the pause between the looks.
 const SETTLE_TRIES: u32 = 50;
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
-/// Looks without a change that count as the end: on a busy machine a thread may take its time to start.
+/// Looks without a change that count as the end: on a busy machine a thread may take time to
+/// start.
 const SETTLE_STEADY: u32 = 5;
-/// How far apart the kernel's watermarks are to be, in bytes, and the most that it takes: a tenth.
+/// The wanted distance of the kernel's watermarks, in bytes, and the largest factor: a tenth of
+/// RAM.
 const WATERMARK_GAP_BYTES: u64 = 256 << 20;
 const WATERMARK_FACTOR_MAX: u32 = 1000;
 const SCALE_SETTING: &str = "/proc/sys/vm/watermark_scale_factor";
 const BOOST_SETTING: &str = "/proc/sys/vm/watermark_boost_factor";
-/// Memory that malloc has ready for a device: a share of its size, as a divisor, above what all together have
-/// at least, in bytes. A disk that is full of pages that do not compress takes a five-hundredth for its
-/// blocks' entries, and up to as much again for their holes.
+/// Memory that malloc has ready for a device: a share of its size, as a divisor, and a least
+/// amount for all devices together, in bytes. A disk full of pages that do not compress takes a
+/// five-hundredth for its blocks' entries, and up to as much again for their holes.
 const HEAP_SHARE: u64 = 256;
 const HEAP_BYTES_MIN: u64 = 4 << 20;
+/// Memory kept in reserve for a device: a fiftieth of its size, and at least this many bytes,
+/// unless the device is smaller.
+const SPARE_SHARE: u64 = 50;
+const SPARE_BYTES_MIN: u64 = 64 << 20;
 /// Never taken by the out-of-memory killer.
 const OOM_SCORE_ADJ: &str = "-1000";
 
+/// The wanted nice value: the kernel's lowest, at which a thread that wakes runs next.
+const NICE: i32 = -20;
+/// The value from which a limit on nice values counts down.
+const NICE_LIMIT_BASE: u64 = 20;
+
 /// Set by [`prepare_process`].
 static IS_PREPARED: AtomicBool = AtomicBool::new(false);
-/// Set there if all that is mapped later is locked, too.
+/// Set there if all later mappings are locked, too.
 static IS_LOCKED: AtomicBool = AtomicBool::new(false);
-/// What malloc is to have ready for all devices, in bytes.
+/// The bytes that malloc is to have ready for all devices.
 static HEAP_BYTES: AtomicU64 = AtomicU64::new(HEAP_BYTES_MIN);
 
-/// Makes this process fit to serve swap. It holds for the threads that are started afterwards, so
-/// it comes before any.
+/// Makes this process fit to serve swap. It holds for threads that are started afterwards, so call
+/// it before any.
 ///
-/// Returns what the system refused, a line each, with the privilege that is missing and what may happen
-/// without it: containers often lack one, and swap within a memory cgroup works all the same.
+/// Returns the system's refusals, one line each, with the missing privilege and the consequence.
+/// Containers often lack one, and swap within a memory cgroup works all the same.
 pub fn prepare_process() -> Vec<String> {
     system::keep_heap();
     system::fill_heap(HEAP_BYTES_MIN as usize);
@@ -89,12 +103,40 @@ pub fn prepare_process() -> Vec<String> {
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ),
         "not spared by the out-of-memory killer, which needs CAP_SYS_RESOURCE",
     );
+    let hastened = hasten();
+    note(
+        hastened,
+        &format!(
+            "runs at nice {}, for {NICE} needs CAP_SYS_NICE: beside busy programs swap is slow",
+            niceness()
+        ),
+    );
     IS_PREPARED.store(true, Ordering::Relaxed);
     refused
 }
 
-/// Locks all that there is, the program's code above all, and from then on what is touched: what is reserved,
-/// as a pool's addresses, takes nothing.
+/// Lowers the nice value as far as permitted, whatever it was at the start.
+fn hasten() -> io::Result<()> {
+    let Err(error) = setpriority_process(None, NICE) else {
+        return Ok(());
+    };
+    let limit = getrlimit(Resource::Nice).current.unwrap_or(u64::MAX);
+    let permitted = NICE_LIMIT_BASE as i32 - limit.min(2 * NICE_LIMIT_BASE) as i32;
+    if permitted < niceness() {
+        // Refused where the limit says more than holds: nothing has changed then.
+        let _ = setpriority_process(None, permitted);
+    }
+    Err(error.into())
+}
+
+/// The nice value of this thread and of those that it starts.
+#[must_use]
+pub fn niceness() -> i32 {
+    getpriority_process(None).unwrap_or(0)
+}
+
+/// Locks all existing memory, the program's code above all, and later memory as it is touched:
+/// reserved addresses, as a pool's, take nothing.
 fn lock_memory() -> io::Result<()> {
     // Below a limit this would succeed, and the next thread's stack be refused.
     if !may_lock_any() {
@@ -106,16 +148,16 @@ fn lock_memory() -> io::Result<()> {
     )?)
 }
 
-/// Whether locked memory has no limit: what is reserved counts in full.
+/// Whether locked memory has no limit: reserved addresses count in full.
 fn may_lock_any() -> bool {
     let has_right = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     has_right || getrlimit(Resource::Memlock).current.is_none()
 }
 
-/// Runs `start`, which maps memory and starts threads that map more for a device of `size_bytes`, so that
-/// all of it is resident afterwards, and so is what malloc will be asked for: a worker that touches its
-/// buffer for the first time when a large write comes would wait for memory.
+/// Runs `start`, which maps memory and starts threads that map more for a device of `size_bytes`.
+/// Afterwards all of it is resident, and so is the memory that malloc will need: a worker that
+/// first touches its buffer when a large write comes would wait for memory.
 pub(crate) fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
     let lock = |how| {
         if IS_LOCKED.load(Ordering::Relaxed) {
@@ -156,6 +198,15 @@ fn resident_kib() -> u64 {
 #[must_use]
 pub fn is_process_prepared() -> bool {
     IS_PREPARED.load(Ordering::Relaxed)
+}
+
+/// Memory kept ready for a device of this size that is swapped to, in bytes, so that a write waits
+/// for none. A burst of swapping lasts until the maintenance thread has made more; it looks every
+/// few milliseconds.
+#[must_use]
+pub fn spare_bytes(size_bytes: u64) -> u64 {
+    let share = size_bytes / SPARE_SHARE;
+    share.max(SPARE_BYTES_MIN).min(size_bytes)
 }
 
 /// Makes a swap area of all of `device`, as mkswap does, for pages of this machine's size.
@@ -199,22 +250,31 @@ impl Watermarks {
         })
     }
 
-    /// Makes the kernel start to swap while this much more memory is free, in bytes, and returns what the
-    /// settings were if that changed them.
-    ///
-    /// FUSE and the loop driver allocate to pass a page on, and nothing keeps memory for them. If the
-    /// kernel starts to swap when nearly nothing is left, as it does by default, a machine that is short as a
-    /// whole comes to a stop: seen, on 384 MiB of RAM, within seconds. With this it does not. A boost, by
-    /// which the kernel answers to fragmented memory, also raises what it keeps from whoever has no reserves,
-    /// and only who frees memory takes it back: seen with 21 MiB free, of which FUSE got none.
+    /// The settings as they are now.
     ///
     /// # Errors
-    /// Where /proc/sys may not be written, as in most containers.
-    pub fn raise(ram_bytes: u64) -> io::Result<Option<Watermarks>> {
-        let before = Watermarks {
+    /// If /proc/sys cannot be read.
+    pub fn read() -> io::Result<Watermarks> {
+        Ok(Watermarks {
             scale: read_setting(SCALE_SETTING)?,
             boost: read_setting(BOOST_SETTING)?,
-        };
+        })
+    }
+
+    /// Makes the kernel start to swap while this much more memory is free, in bytes. Returns the
+    /// former settings if that changed them.
+    ///
+    /// FUSE and the loop driver allocate memory to pass a page on, and nothing reserves it for
+    /// them. By default the kernel starts to swap when nearly nothing is left, and a machine that
+    /// is short as a whole then stops: seen on 384 MiB of RAM, within seconds. With this setting
+    /// it does not. The kernel answers to fragmented memory with a boost, which also raises the
+    /// amount kept from allocations without reserves, and only a thread that frees memory takes it
+    /// back: seen with 21 MiB free, of which FUSE got none.
+    ///
+    /// # Errors
+    /// If /proc/sys cannot be written, as in most containers.
+    pub fn raise(ram_bytes: u64) -> io::Result<Option<Watermarks>> {
+        let before = Watermarks::read()?;
         let wanted = Watermarks {
             scale: before.scale.max(watermark_factor(ram_bytes)),
             boost: 0,
@@ -226,10 +286,10 @@ impl Watermarks {
         Ok(Some(before))
     }
 
-    /// Sets what [`Watermarks::raise`] changed.
+    /// Sets the values that [`Watermarks::raise`] changed.
     ///
     /// # Errors
-    /// Where /proc/sys may not be written.
+    /// If /proc/sys cannot be written.
     pub fn set(self) -> io::Result<()> {
         std::fs::write(SCALE_SETTING, self.scale.to_string())?;
         std::fs::write(BOOST_SETTING, self.boost.to_string())

@@ -1,11 +1,12 @@
-//! System calls that no crate of ours wraps: the loop driver's ioctls, and swap.
+//! System calls that no library of ours wraps: the ioctls of the loop driver and of userfaultfd, swap,
+//! and the installing of a filter of system calls with a flag.
 
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -21,11 +22,21 @@ const BLKFLSBUF: libc::Ioctl = 0x1261;
 const SWAP_FLAG_PREFER: i32 = 0x8000;
 const SWAP_FLAG_DISCARD: i32 = 0x1_0000;
 const SWAP_FLAG_DISCARD_PAGES: i32 = 0x4_0000;
-/// Memory is asked of malloc in pieces of this size, in bytes, which it does not map singly.
+
+// From linux/userfaultfd.h.
+const USERFAULTFD_IOC_NEW: libc::Ioctl = libc::_IO(0xaa, 0x00);
+const UFFDIO_API: libc::Ioctl = libc::_IOWR::<UserfaultfdApi>(0xaa, 0x3f);
+const UFFD_API: u64 = 0xaa;
+const UFFD_USER_MODE_ONLY: libc::c_int = 1;
+
+/// Size of the pieces in which memory is asked of malloc, in bytes. It does not map them singly.
 const HEAP_PIECE_BYTES: usize = 64 << 10;
-/// By how much the heap grows once it is used up, in bytes.
+/// Growth of the heap once it is used up, in bytes.
 #[cfg(target_env = "gnu")]
 const HEAP_GROWTH_BYTES: i32 = 1 << 20;
+/// Freed pieces of this size go back to the system, in bytes.
+#[cfg(target_env = "gnu")]
+const LARGE_PIECE_BYTES: i32 = 1 << 20;
 
 /// Highest priority of a swap device.
 pub const SWAP_PRIORITY_MAX: u16 = 32767;
@@ -60,6 +71,14 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
+/// `struct uffdio_api` of linux/userfaultfd.h.
+#[repr(C)]
+struct UserfaultfdApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
 impl LoopInfo {
     const EMPTY: LoopInfo = LoopInfo {
         device: 0,
@@ -85,8 +104,8 @@ pub(crate) fn loop_free(control: &File) -> io::Result<u32> {
     u32::try_from(number).map_err(|_| io::Error::last_os_error())
 }
 
-/// Puts `file` under the free loop device `device`: direct I/O, blocks of `block_bytes`, and a label
-/// by which it is known again.
+/// Puts `file` under the free loop device `device`: direct I/O, blocks of `block_bytes`, and a
+/// label for finding it again.
 pub(crate) fn loop_configure(
     device: &File,
     file: &File,
@@ -108,7 +127,7 @@ pub(crate) fn loop_configure(
     checked(done)
 }
 
-/// The label of a loop device; an error where it has no file.
+/// The label of a loop device; an error if it has no file.
 pub(crate) fn loop_label(device: &File) -> io::Result<[u8; LABEL_BYTES]> {
     let mut info = LoopInfo::EMPTY;
     // SAFETY: the argument is the structure that this request fills, alive for the call; all bit
@@ -117,7 +136,7 @@ pub(crate) fn loop_label(device: &File) -> io::Result<[u8; LABEL_BYTES]> {
     checked(done).map(|()| info.file_name)
 }
 
-/// Takes the file away. While somebody else has the device open, the kernel does it at the last
+/// Takes the file away. While another program has the device open, the kernel does it at the last
 /// close.
 pub(crate) fn loop_clear(device: &File) -> io::Result<()> {
     // SAFETY: this request takes no argument.
@@ -131,10 +150,10 @@ pub(crate) fn flush_buffers(device: &File) -> io::Result<()> {
 }
 
 /// Starts swapping to a block device that has a swap header. Pages that become free are discarded,
-/// so that their memory is not held.
+/// so that they take no memory.
 ///
 /// # Errors
-/// What the system says; a priority above [`SWAP_PRIORITY_MAX`] is cut.
+/// The system's error; a priority above [`SWAP_PRIORITY_MAX`] is cut.
 pub fn swap_on(device: &Path, priority: Option<u16>) -> io::Result<()> {
     let prefer = |priority: u16| SWAP_FLAG_PREFER | i32::from(priority.min(SWAP_PRIORITY_MAX));
     let flags = priority.map_or(0, prefer) | SWAP_FLAG_DISCARD | SWAP_FLAG_DISCARD_PAGES;
@@ -143,13 +162,13 @@ pub fn swap_on(device: &Path, priority: Option<u16>) -> io::Result<()> {
     checked(unsafe { libc::swapon(path.as_ptr(), flags) })
 }
 
-/// Stops swapping to a device: everything in it is read back into memory first.
+/// Stops swapping to a device: all of its pages are read back into memory first.
 ///
 /// # Errors
-/// What the system says; `ENOMEM` where memory does not suffice.
+/// The system's error; `ENOMEM` if memory does not suffice.
 pub fn swap_off(device: &Path) -> io::Result<()> {
-    /// The kernel stops where it was for a signal, and for what is left of an io_uring that this thread
-    /// has closed; then it goes on from there.
+    /// Tries again: the kernel stops half-way for a signal, and for the rest of an io_uring that
+    /// this thread has closed. It goes on from there.
     const TRIES: u32 = 100;
     let path = CString::new(device.as_os_str().as_bytes())?;
     for _ in 1..TRIES {
@@ -162,6 +181,92 @@ pub fn swap_off(device: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Interrupted.into())
 }
 
+/// Opens a userfaultfd by its system call: for faults of all code, or for those outside of system
+/// calls only, which needs no privilege (Linux 5.11).
+pub(crate) fn userfaultfd(for_user_mode_only: bool) -> io::Result<OwnedFd> {
+    let scope = if for_user_mode_only {
+        UFFD_USER_MODE_ONLY
+    } else {
+        0
+    };
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | scope;
+    // SAFETY: the call takes flags only.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+    owned(fd)
+}
+
+/// Opens a userfaultfd by the node `/dev/userfaultfd` (Linux 6.1), whose mode says who may.
+pub(crate) fn userfaultfd_of(node: &Path) -> io::Result<OwnedFd> {
+    let node = File::options().read(true).write(true).open(node)?;
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: this request takes flags only, and other drivers do not know its number.
+    let fd = unsafe { libc::ioctl(node.as_raw_fd(), USERFAULTFD_IOC_NEW, flags) };
+    owned(fd.into())
+}
+
+/// The features that the kernel has, as bits of linux/userfaultfd.h. None of them is turned on.
+pub(crate) fn userfaultfd_features(userfaultfd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut api = UserfaultfdApi {
+        api: UFFD_API,
+        features: 0,
+        ioctls: 0,
+    };
+    // SAFETY: the argument is the structure that this request reads and fills, alive for the call;
+    // all bit patterns are valid in it.
+    let done = unsafe { libc::ioctl(userfaultfd.as_raw_fd(), UFFDIO_API, &raw mut api) };
+    checked(done).map(|()| api.features)
+}
+
+/// Takes the descriptor that a system call has returned.
+fn owned(returned: libc::c_long) -> io::Result<OwnedFd> {
+    match libc::c_int::try_from(returned) {
+        Ok(fd) if fd >= 0 => {
+            // SAFETY: the caller got it from a system call that opens one, and nobody else has it.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Lets `filter` decide on the system calls of this thread, and of those that it will start, for ever.
+///
+/// The filter must not slow the program down, which runs no code of others: before Linux 5.16 a filter
+/// also turns on the processor's mitigation of speculative store bypass, unless this flag is given
+/// (Linux 4.17).
+///
+/// # Errors
+/// The system's error: it has no filters, or there may still be new privileges.
+pub(crate) fn filter_calls(filter: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        // The kernel only reads it.
+        filter: filter.as_ptr().cast_mut(),
+    };
+    let install = |flags: libc::c_ulong| {
+        let mode = libc::SECCOMP_SET_MODE_FILTER;
+        // SAFETY: the argument is the structure that this call reads, with as many instructions as it
+        // says, all alive for the call.
+        let done = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    match install(libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(0),
+        done => done,
+    }
+}
+
+/// Whether this process is in a user namespace of its own; `None` where /proc does not say. The
+/// kernel lets that namespace's root neither swap to a device nor mount one.
+#[must_use]
+pub fn is_in_user_namespace() -> Option<bool> {
+    const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
+    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+    Some(!map.split_whitespace().eq(ALL_USERS))
+}
+
 fn checked(returned: libc::c_int) -> io::Result<()> {
     match returned {
         0 => Ok(()),
@@ -169,9 +274,9 @@ fn checked(returned: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Keeps malloc from giving memory back, and from making a heap for each thread, where it is the GNU C
-/// library's: one serves all threads. To make or grow a heap is to wait for whoever has this process's memory
-/// map locked. For the threads that are started afterwards.
+/// Keeps malloc from giving memory back, and from making a heap for each thread, where it is the
+/// GNU C library's: one heap serves all threads. Making or growing a heap waits for the lock of
+/// this process's memory map. It holds for threads that are started afterwards.
 pub(crate) fn keep_heap() {
     #[cfg(target_env = "gnu")]
     for (what, value) in [
@@ -184,8 +289,19 @@ pub(crate) fn keep_heap() {
     }
 }
 
-/// Gets malloc `bytes` that are in memory and free, to last for what is allocated later; fewer where the
-/// system has no more.
+/// Makes malloc give large pieces back to the system when they are freed. Otherwise the GNU C
+/// library's serves pieces as large as the largest one freed so far, up to 32 MiB, from the heap,
+/// and keeps as much in the heap of each thread.
+pub fn give_back_large_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: sets a number of the allocator's, under its lock.
+        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_PIECE_BYTES) };
+    }
+}
+
+/// Gets malloc `bytes` that are resident and free, for later allocations; fewer if the system has
+/// no more.
 pub(crate) fn fill_heap(bytes: usize) {
     let piece = |_| {
         let mut piece = Vec::new();

@@ -1,13 +1,12 @@
-//! TLS at a place where clients connect: the options of a device that say so, and their checks.
+//! TLS at a place where clients connect: the options of a device for it, and their checks.
 //!
 //! TLS belongs to the place: the first device there brings the files, others may repeat them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use uzram::{Error, ErrorKind, Result};
-use uzram_frontends::nbd::Server as NbdServer;
+use uzram_frontends::nbd::{Endpoint, Server as NbdServer};
 
-use crate::nearest::shown;
+use crate::error::Result;
 
 /// The files of TLS in PEM, and whether clients must use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,21 +15,30 @@ pub struct TlsOptions {
     pub certificate: Option<PathBuf>,
     /// Its private key.
     pub key: Option<PathBuf>,
-    /// Clients must show a certificate that one of these vouches for.
+    /// Clients must show a certificate that one of these vouches for, and so must start TLS.
     pub client_ca: Option<PathBuf>,
-    /// Clients that do not start TLS are refused. Always so where other machines can connect, unless
-    /// the device is `insecure`.
+    /// Clients that do not start TLS are refused. This is always so with `client_ca`, and where
+    /// other machines can connect, unless the device is `insecure`.
     pub required: bool,
 }
 
 impl TlsOptions {
-    /// Whether there is TLS at all.
+    /// Whether there is TLS.
     #[must_use]
     pub fn is_given(&self) -> bool {
         self.certificate.is_some()
     }
 
-    /// Refuses options that mean nothing without others: the option, and why.
+    /// The rules for `endpoint`, where the socket really listens.
+    pub(crate) fn at(&self, endpoint: &Endpoint, is_insecure: bool) -> TlsOptions {
+        let is_open = !endpoint.is_loopback() && !is_insecure;
+        TlsOptions {
+            required: self.is_given() && (self.required || self.client_ca.is_some() || is_open),
+            ..self.clone()
+        }
+    }
+
+    /// Refuses options that are void without others: the option, and the reason.
     pub(crate) fn check(&self) -> Result<(), (&'static str, &'static str)> {
         match (&self.certificate, &self.key) {
             (Some(_), None) => Err(("tls-cert", "needs its private key, tls-key")),
@@ -43,10 +51,11 @@ impl TlsOptions {
         }
     }
 
-    /// Gives TLS to `server`, which listens and does not serve yet.
+    /// Gives TLS to `server`, which listens and does not serve yet; warns of a certificate that is not
+    /// valid now.
     ///
     /// # Errors
-    /// As those of the frontend for files that are not what they should be.
+    /// The frontend's errors for wrong files.
     #[cfg(feature = "tls")]
     pub(crate) fn secure(&self, server: NbdServer) -> Result<NbdServer> {
         use uzram_frontends::nbd::{Tls, TlsFiles};
@@ -59,11 +68,17 @@ impl TlsOptions {
             key: key.clone(),
             client_ca: self.client_ca.clone(),
         })?;
+        if let Some(why) = tls.not_valid_now() {
+            log::warn!("{why}; clients that check it refuse it until you renew it");
+        }
         Ok(server.with_tls(tls, self.required))
     }
 
     #[cfg(not(feature = "tls"))]
     pub(crate) fn secure(&self, server: NbdServer) -> Result<NbdServer> {
+        use crate::error::Error;
+        use uzram::ErrorKind;
+
         match self.is_given() {
             true => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -74,17 +89,9 @@ impl TlsOptions {
     }
 }
 
-/// A path that means the same to the server and to whoever asks it.
-///
-/// # Errors
-/// [`ErrorKind::InvalidInput`] if it is not absolute.
-pub(crate) fn path(value: &str) -> Result<PathBuf> {
-    if Path::new(value).is_absolute() {
-        return Ok(value.into());
-    }
-    let text = format!("{:?}: must be an absolute path", shown(value));
-    Err(Error::new(ErrorKind::InvalidInput, text))
-}
+/// The reason why no disk is served without TLS at an address that other machines reach.
+pub(crate) const OPEN_TO_ALL: &str = "other machines could read and write the disk, as NBD without \
+                                      TLS is open to all who connect";
 
 #[cfg(test)]
 mod tests {
@@ -109,6 +116,5 @@ mod tests {
         assert_eq!(given(&["key", "ca"]), Some("tls-key"));
         assert_eq!(given(&["ca", "required"]), Some("tls-client-ca"));
         assert_eq!(given(&["required"]), Some("tls-required"));
-        assert!(path("a/b").is_err() && path("/a/b").is_ok());
     }
 }

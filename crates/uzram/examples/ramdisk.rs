@@ -1,7 +1,7 @@
-//! A compressed RAM disk in a program of one's own: `cargo run -p uzram --example ramdisk`.
+//! A compressed RAM disk inside a program: `cargo run -p uzram --example ramdisk`.
 //!
-//! Makes a store with a limit, reads and writes through it as a block device, asks what it costs,
-//! meets the limit, and gives the memory back.
+//! It makes a store with a limit, reads and writes through it as a block device, prints its
+//! statistics, reaches the limit, and gives the memory back.
 
 use uzram::{Bio, BlockDevice, ErrorKind, PageIndex, Result, Store, Zram};
 
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Writes pages from the second half on until the limit is reached; returns how many fitted.
+/// Writes pages from the second half on until the limit is reached. Returns how many fitted.
 fn fill_with_noise(store: &Store) -> Result<u64> {
     let first = store.size_bytes() / 2 / store.unit().bytes() as u64;
     let mut state = 1u64;

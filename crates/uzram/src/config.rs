@@ -1,16 +1,13 @@
-//! From raw options to a validated configuration: what a [`Store`] is made of.
+//! Raw options, parsed into a valid configuration of a [`Store`](crate::Store).
 
-use crate::codec::streams::{PerCpuStreams, Stream, StreamPolicy};
 use crate::codec::{self, Compression, Parameters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 use crate::pool::{self, PoolConfig};
 use crate::region::Backing;
-use crate::store::Store;
-use crate::store::lock::SlotLock;
 use crate::sync::Arc;
 
-/// Options for a [`Store`]; only the size has no default.
+/// Options for a [`Store`](crate::Store); only the size has no default.
 #[derive(Clone, Debug, Default)]
 pub struct StoreBuilder {
     size_bytes: u64,
@@ -24,12 +21,12 @@ pub struct StoreBuilder {
     spare_bytes: u64,
 }
 
-/// Options that make sense together.
+/// Options that are valid together.
 #[derive(Debug)]
-pub(crate) struct StoreConfig<S = PerCpuStreams<Stream>> {
+pub(crate) struct StoreConfig {
     pub disksize_bytes: u64,
     pub unit: Unit,
-    pub compression: Arc<Compression<S>>,
+    pub compression: Arc<Compression>,
     pub pool: &'static str,
     pub mem_limit_bytes: u64,
     pub checksum: bool,
@@ -87,63 +84,28 @@ impl StoreBuilder {
         self
     }
 
-    /// Whether each stored object gets a CRC-32 that reads verify. Without one, a codec finds only
-    /// some corruptions of its input by itself. Costs 4 bytes a page. Default: no.
+    /// Whether each stored object gets a CRC-32 that reads verify. Without one, only the codec can
+    /// find damage, and not all of it. Costs 4 bytes per page. Default: no.
     #[must_use]
     pub fn checksum(mut self, checksum: bool) -> StoreBuilder {
         self.checksum = checksum;
         self
     }
 
-    /// Memory to keep populated ahead of writers, in bytes, rounded up to 2 MiB; for stores that are
-    /// written to while memory is made free, as swap is. 0, the default, keeps a few MiB.
+    /// Memory to keep populated ahead of writers, in bytes, rounded up to 2 MiB. It is for stores
+    /// that are written while the system frees memory, as swap is. 0, the default, keeps a few
+    /// MiB.
     ///
-    /// All else that a write needs is then made at once, too: the table, and a stream for each CPU.
-    /// Writes take no memory from the system: without any spare left they wait for
-    /// [`Store::maintain`] to refill it, a second at most, and then fail with
-    /// [`ErrorKind::NoMemory`]. Only close to a [`mem_limit`](StoreBuilder::mem_limit), which the spare
-    /// keeps within, may they have to make room themselves.
+    /// Everything else that a write needs is then made at once, too: the table, and a stream for
+    /// each CPU. Writes take no memory from the system. When the spare is used up, they wait for
+    /// [`Store::maintain`](crate::Store::maintain) to refill it, a second at most, and then fail
+    /// with [`ErrorKind::NoMemory`]. The spare keeps within
+    /// [`mem_limit`](StoreBuilder::mem_limit). Only close to that limit writes may have to make
+    /// room themselves.
     #[must_use]
     pub fn spare(mut self, bytes: u64) -> StoreBuilder {
         self.spare_bytes = bytes;
         self
-    }
-
-    /// Makes the store. Memory is taken as pages are written, addresses now.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] for size 0 or options that contradict each other,
-    /// [`ErrorKind::UnknownName`] with the known names, [`ErrorKind::NoMemory`] if the address space
-    /// or memory does not suffice.
-    pub fn build(self) -> Result<Store> {
-        Store::new(self.parse()?)
-    }
-
-    /// For our benchmarks alone: a store with another slot lock, and with `streams` in place of those of
-    /// its compression, which must not be shared.
-    ///
-    /// # Errors
-    /// As [`StoreBuilder::build`].
-    #[doc(hidden)]
-    pub fn build_with<L: SlotLock, S: StreamPolicy<Stream>>(
-        self,
-        streams: S,
-    ) -> Result<Store<L, S>> {
-        let config = self.parse()?;
-        let compression = Arc::into_inner(config.compression).ok_or_else(|| {
-            let why = "a shared compression: its streams are others' too; make one for this store";
-            Error::new(ErrorKind::InvalidInput, why)
-        })?;
-        Store::new(StoreConfig {
-            disksize_bytes: config.disksize_bytes,
-            unit: config.unit,
-            compression: Arc::new(compression.with_streams(streams)),
-            pool: config.pool,
-            mem_limit_bytes: config.mem_limit_bytes,
-            checksum: config.checksum,
-            spare_bytes: config.spare_bytes,
-            backing: config.backing,
-        })
     }
 
     pub(crate) fn parse(self) -> Result<StoreConfig> {
@@ -173,7 +135,7 @@ impl StoreBuilder {
     }
 }
 
-impl<S> StoreConfig<S> {
+impl StoreConfig {
     pub(crate) fn pool_config(&self) -> PoolConfig {
         PoolConfig {
             unit: self.unit,
@@ -239,6 +201,7 @@ fn no_parameters_beside(shared: &Compression, parameters: Option<Parameters>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
 
     #[test]
     fn bad_options_are_refused_by_name() {

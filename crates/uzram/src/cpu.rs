@@ -1,16 +1,21 @@
-//! Which CPU this is, and one of something for each.
+//! The current CPU, and values per CPU.
 //!
-//! A CPU number is a hint: the thread may move the moment after, and ids can exceed the count
-//! (sparse ids, changed cpusets). Everything indexed by it is shared and locked or atomic.
+//! A CPU number is a hint: the thread may move at any moment, and ids can exceed the count (sparse
+//! ids, changed cpusets). So everything indexed by it is shared and locked or atomic.
 
 #![allow(unsafe_code)]
+
+use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 
 use crate::error::Result;
 use crate::memory;
 
-/// More CPUs than this share entries.
+/// Of a cache, in bytes.
+const LINE_BYTES: usize = 64;
+
+/// CPUs beyond this number share entries.
 #[cfg(not(uzram_shuttle))]
 pub(crate) const CPUS_MAX: usize = 1024;
 
@@ -29,7 +34,8 @@ pub(crate) fn current() -> usize {
     }
 }
 
-/// Has the cache line at `address` brought closer, for what a lock is about to keep waiting; any address will do.
+/// Prefetches the cache line at `address`, while a lock is about to be waited for. Any address
+/// will do.
 #[inline]
 pub(crate) fn prefetch(address: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -42,7 +48,13 @@ pub(crate) fn prefetch(address: usize) {
     let _ = address;
 }
 
-/// How many CPUs this machine may ever have online, from 1 to [`CPUS_MAX`].
+/// Prefetches the cache lines at `addresses`, which need not be mapped.
+#[inline]
+pub(crate) fn prefetch_lines(addresses: Range<usize>) {
+    addresses.step_by(LINE_BYTES).for_each(prefetch);
+}
+
+/// The number of CPUs that this machine may ever have online, from 1 to [`CPUS_MAX`].
 pub(crate) fn possible() -> usize {
     #[cfg(uzram_shuttle)]
     return 2;
@@ -58,7 +70,7 @@ pub(crate) fn possible() -> usize {
     }
 }
 
-/// The count that a CPU list such as `0-3,8` spans: its highest id plus one.
+/// The number of CPUs that a list such as `0-3,8` spans: its highest id plus one.
 #[cfg_attr(uzram_shuttle, allow(dead_code))]
 fn possible_from_list(text: &str) -> Option<usize> {
     let ids = text.trim().split([',', '-']).map(|id| id.parse::<usize>());
@@ -90,13 +102,13 @@ impl<T> PerCpu<T> {
         })
     }
 
-    /// The current CPU's.
+    /// The value of the current CPU.
     #[inline]
     pub(crate) fn current(&self) -> &T {
         &self.items[current() % self.items.len()]
     }
 
-    /// All of them, the current CPU's first, then its neighbours in turn.
+    /// All values, the current CPU's first, then its neighbours' in turn.
     pub(crate) fn nearest_first(&self) -> impl Iterator<Item = &T> {
         let (before, from) = self.items.split_at(current() % self.items.len());
         from.iter().chain(before).map(|item| &**item)

@@ -1,10 +1,10 @@
 //! The engine's one error: a kind to match on, a text that names the thing, the value and the
-//! remedy, and what caused it. The kind decides the errno; no other table does.
+//! remedy, and the cause. The kind decides the errno; no other table does.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// What went wrong, for callers to match on.
+/// The kind of an error, for callers to match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -48,7 +48,10 @@ impl ErrorKind {
 
 /// An error of the engine.
 ///
-/// Making one must not fail, so contexts on the write path are static texts.
+/// Its text is one line that ends with the system's words. [`source`](std::error::Error::source)
+/// is the cause of those, and mostly absent: printing the chain prints each text once.
+///
+/// Making an error must not fail, so contexts on the write path are static texts.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -76,7 +79,7 @@ impl Error {
         self
     }
 
-    /// What went wrong.
+    /// The kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -86,6 +89,13 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.kind.errno()
+    }
+
+    /// The operating system's error that caused this one, if one did. This error's text ends with
+    /// it, so [`source`](std::error::Error::source) passes it over.
+    #[must_use]
+    pub fn io_error(&self) -> Option<&std::io::Error> {
+        self.source.as_ref()
     }
 }
 
@@ -101,6 +111,32 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
+        // Its text is part of this one's; what is behind it is not.
+        self.source.as_ref().and_then(|source| source.source())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn a_chain_of_causes_says_each_thing_once() {
+        let refused = std::io::Error::from_raw_os_error(13);
+        let error = Error::new(ErrorKind::Io, "disk").with_source(refused);
+        assert!(error.to_string().starts_with("disk: Permission denied"));
+        assert!(error.source().is_none());
+        assert_eq!(error.io_error().unwrap().raw_os_error(), Some(13));
+        let behind = Error::new(ErrorKind::NoSpace, "behind");
+        let error = Error::new(ErrorKind::Io, "disk").with_source(std::io::Error::other(behind));
+        let mut text = error.to_string();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            text.push_str(&format!("; {cause}"));
+            next = cause.source();
+        }
+        assert_eq!(text.matches("behind").count(), 1, "{text}");
     }
 }

@@ -1,38 +1,46 @@
-//! uzram: zram in user space. Pages of 4 to 64 KiB, kept compressed in memory.
+//! Compressed memory: a store of pages that are kept compressed in RAM, like the kernel's zram, in
+//! user space.
 //!
-//! - [`Store`] keeps pages by index; [`Store::builder`] makes one. Start here.
+//! ```
+//! use uzram::{PageIndex, Store};
+//!
+//! // Room for 64 MiB of pages, in at most 16 MiB of memory, none of which is taken yet.
+//! let store = Store::builder().size(64 << 20).mem_limit(16 << 20).build()?;
+//! let mut page = [b'a'; 4096];
+//! page[..5].copy_from_slice(b"uzram");
+//! store.write(PageIndex(7), &page)?;
+//! store.read(PageIndex(7), &mut page)?;
+//! assert_eq!(&page[..5], b"uzram");
+//! assert!(store.stats().compr_data_size_bytes < 100);
+//! # Ok::<(), uzram::Error>(())
+//! ```
+//!
+//! - [`Store::builder`] has the options: codec ([`algorithms`]), pool ([`pools`]), unit, limits.
 //! - [`Zram`] turns a store into a [`BlockDevice`] that takes any byte range.
-//! - [`Codec`] is what compresses; built-in ones go by name ([`algorithms`]), and one of your own is
-//!   handed over through [`Compression::with_codec`]. Memory comes from a pool, by name ([`pools`]).
+//! - [`Codec`] compresses. Register one of your own with [`Compression::with_codec`].
 //! - [`Stats`] has the counters of zram's `mm_stat` and `io_stat` under their names.
 //!
-//! The crate opens no sockets, mounts nothing and starts no threads. Errors are an [`ErrorKind`] to
-//! match on, with the errno that a block device would return.
+//! # Limits
 //!
-//! Data flows one way: `device` (byte ranges) -> `store` (pages, slots) -> `codec` and `pool`
-//! (bytes), which never see each other -> `page`, `region`, `cpu`, `sync`, `memory`, `error`. The
-//! lock order stands at the top of `store/slot.rs`.
+//! - Linux, on processors with 64-bit addresses.
+//! - A page has 4096 to 65536 bytes ([`Unit`]). All objects of a store together take 2 TiB at most.
+//! - The table of pages takes 8 bytes for each page of a part that was ever written.
+//! - `mem_limit` is never exceeded by the memory of objects, not even for a moment. A write that does not fit
+//!   fails with [`ErrorKind::NoSpace`], and the page keeps its old content.
+//! - Nothing outlives the process. The crate opens no sockets, mounts nothing and starts no threads:
+//!   call [`Store::maintain`] from time to time, so that writers find memory ready.
 //!
-//! # Modules that may use unsafe
+//! # Threads
 //!
-//! - `codec/lz4.rs`: calls into liblz4
-//! - `codec/lz4_dictionary.rs`: calls into liblz4
-//! - `codec/lz4hc.rs`: calls into liblz4
-//! - `codec/zstd.rs`: contexts that refer to the dictionary kept beside them
-//! - `cpu.rs`: hints to the cache
-//! - `device/brd.rs`: copies into pages of plain memory
-//! - `device/medium/file.rs`: vouches for places in a mapped file
-//! - `device/medium/guard.rs`: loads and stores that survive the loss of a mapped file
-//! - `pool/mod.rs`: states what a handle's maker vouches for
-//! - `pool/arena.rs`: objects as slices of mapped memory
-//! - `pool/bestfit/mod.rs`: makes the handle of a new object
-//! - `pool/buddies.rs`: makes the handle of a new object
-//! - `pool/zsmalloc/mod.rs`: makes the handle of a new object
-//! - `pool/ztree/mod.rs`: makes the handle of a new object
-//! - `region.rs`: mmap and madvise
-//! - `sigbus.rs`: the handler of a signal
-//! - `store/lock.rs`: promises that locks exclude
-//! - `store/slot.rs`: turns a locked word back into the handle that it stands for
+//! [`Store`] and [`Zram`] are `Send` and `Sync`: any number of threads may call them at once. A
+//! read returns a page as one write left it, never a mix of two. Writes to different bytes of one
+//! page never undo each other. Contexts of a codec are kept per CPU. No method panics on input. If
+//! a codec of yours panics, all pages stay whole.
+//!
+//! # Errors
+//!
+//! An [`Error`] is one line and an [`ErrorKind`] to match on, and has the errno that a block
+//! device returns.
 
 #![deny(unsafe_code)]
 
@@ -40,45 +48,46 @@
 #[cfg(test)]
 extern crate self as uzram;
 
+mod cgroup;
 mod codec;
 mod config;
 mod cpu;
 pub mod device;
 mod error;
+pub mod file;
+mod headroom;
 mod memory;
 mod page;
 mod pool;
 mod region;
-// For our frontends alone: guests' memory vanishes as files do.
-#[doc(hidden)]
-pub mod sigbus;
 mod stats;
 mod store;
 mod sync;
 
+pub use cgroup::CgroupLimit;
 pub use codec::{
     Codec, Compression, Compressor, Decompress, DecompressShared, Decompressor, Malformed,
     Parameters, algorithms,
 };
 pub use config::StoreBuilder;
 pub use device::{
-    AllocatedBio, Bio, BioPool, BlockDevice, Brd, Btt, BttProblem, BttReport, BttVersion,
-    CompletedBio, Direction, EndIo, Extent, Geometry, PageBuffer, PageTransfer, Persistence, Pmem,
-    PmemFile, Waiter, Zram,
+    AllocatedBio, Bio, BioPool, BlockDevice, CompletedBio, Direction, EndIo, Extent, Geometry,
+    PageBuffer, PageTransfer, Waiter, Zram,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use headroom::cgroup_limit;
 pub use page::{PageIndex, PageState, Unit, Zeroing};
-// For our benchmarks and fuzz targets alone: pools without a store around them.
 pub use pool::pools;
-#[doc(hidden)]
-pub use pool::{
-    PoolStats,
-    bare::{BarePool, Objects},
-};
 pub use stats::Stats;
 pub use store::Store;
-// For our benchmarks alone: stores with other slot locks and other streams.
-#[doc(hidden)]
-pub use codec::streams::{PerCpuStreams, Stream, StreamPolicy};
-#[doc(hidden)]
-pub use store::lock::{LOCK_BITS, SleepingBit, Slot, SlotLock, Word};
+
+/// Variants that the laboratory compares: stores with other slot locks and streams, pools without a store.
+/// The product never enables the feature `lab`. Nothing here is subject to semver.
+#[cfg(feature = "lab")]
+pub mod lab {
+    pub use crate::codec::streams::{PerCpuStreams, SharedStreams, Stream, StreamPolicy};
+    pub use crate::pool::PoolStats;
+    pub use crate::pool::bare::{BarePool, Objects};
+    pub use crate::store::StoreWith;
+    pub use crate::store::lock::{LOCK_BITS, SleepingBit, Slot, SlotLock, Word};
+}

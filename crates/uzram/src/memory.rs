@@ -1,9 +1,26 @@
 //! Fallible allocation, and the one place where tests make allocations fail.
 //!
-//! Every allocation that a write can cause goes through [`boxed_slice`], [`push`] or
-//! `region.rs`; each asks [`gate`] first.
+//! Every allocation that a write can cause goes through [`boxed`], [`boxed_slice`], [`push`],
+//! `region.rs` or a library that reports failure; each asks [`gate`] first.
+
+#![allow(unsafe_code)]
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// A box of `value`. The standard library's `Box::new` ends the process instead of failing.
+///
+/// # Errors
+/// [`ErrorKind::NoMemory`].
+pub(crate) fn boxed<T>(value: T) -> Result<Box<T>> {
+    let mut items = Vec::new();
+    reserve(&mut items, 1)?;
+    items.push(value);
+    // No allocation: a vector of exactly one item is its slice.
+    let only = Box::into_raw(items.into_boxed_slice()).cast::<T>();
+    // SAFETY: it comes from a box of exactly one `T`, made by the same allocator with the layout of a
+    // `T`, and nothing else owns it.
+    Ok(unsafe { Box::from_raw(only) })
+}
 
 /// A boxed slice of `length` copies of `value`.
 ///
@@ -37,7 +54,7 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) -> Result<()> {
     items.try_reserve_exact(additional).map_err(|_| no_memory())
 }
 
-/// Fails when a test asked for this allocation to fail.
+/// Fails if a test asked for this allocation to fail.
 ///
 /// # Errors
 /// [`ErrorKind::NoMemory`].

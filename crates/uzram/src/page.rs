@@ -5,14 +5,14 @@ use std::fmt;
 use crate::cpu;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Smallest unit, and the granularity at which the operating system gives memory, in bytes.
+/// Smallest unit, and the page size of the operating system, in bytes.
 pub const UNIT_MIN_BYTES: usize = 4096;
-/// Largest unit, in bytes: a stored size minus one must fit the 16 bits that a slot word has for it.
+/// Largest unit, in bytes: a stored size minus one must fit the 16 bits of a slot word.
 pub const UNIT_MAX_BYTES: usize = 65536;
 
 /// The size of a store's page: a power of two from 4 KiB to 64 KiB.
 ///
-/// A unit is what is compressed at once. Larger units compress better and cost more per small read.
+/// A unit is compressed at once. Larger units compress better and cost more per small read.
 ///
 /// ```
 /// use uzram::Unit;
@@ -81,14 +81,15 @@ impl fmt::Display for PageIndex {
     }
 }
 
-/// How a page is kept.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PageState {
     /// Never written, or trimmed: reads as zeroes.
     Hole,
     /// Filled with one repeated word, which takes no memory.
     Same(u32),
-    /// As it is: compressing it did not pay.
+    /// Raw: compressing it did not pay.
     Raw,
     /// Compressed to this many bytes.
     Compressed {
@@ -114,11 +115,11 @@ pub enum Zeroing {
     NoHole,
 }
 
-/// The 32-bit word (native byte order) that fills all of `page`, if one does.
+/// The 32-bit word (native byte order) that fills all of `page`, if there is one.
 ///
-/// Pages that differ in the first or last word, nearly all, cost two loads. A page that repeats a
-/// 64-bit word with unequal halves is not same-filled here: it does not fit a slot word and
-/// compresses to some thirty bytes.
+/// Most pages differ in the first or last word, and cost two loads. A page that repeats a 64-bit
+/// word with unequal halves is not same-filled here: it does not fit a slot word and compresses to
+/// some thirty bytes.
 #[must_use]
 pub(crate) fn same_filled(page: &[u8]) -> Option<u32> {
     let (first, rest) = page.split_first_chunk::<4>()?;
@@ -129,23 +130,24 @@ pub(crate) fn same_filled(page: &[u8]) -> Option<u32> {
     (rest == &page[..rest.len()]).then(|| u32::from_ne_bytes(*first))
 }
 
-/// Whether `page` looks like random bytes, as compressed and encrypted data does, so that trying to
-/// compress it is in vain.
+/// Whether `page` looks like random bytes, as compressed and encrypted data does, so that
+/// compressing it is not worth a try.
 ///
-/// Counts equal pairs among 256 bytes, in groups of 8 spread over the page. Random bytes have 127.5 of
-/// them, give or take 11.3; content in which a tenth of the bytes is alike has over twice as many. It
-/// stops as soon as there are more than random bytes have so far, which most pages show in 16 to 64
-/// bytes. Pages of two equal halves are seen through, other repetitions of random bytes not.
+/// Counts equal pairs among 256 bytes, in groups of 8 spread over the page. Random bytes have
+/// 127.5 of them, with a standard deviation of 11.3. If a tenth of the bytes is alike there are
+/// over twice as many. The count stops as soon as it exceeds that of random bytes, which for most
+/// pages is after 16 to 64 bytes. Pages of two equal halves are recognized, other repetitions of
+/// random bytes are not.
 #[must_use]
 pub(crate) fn looks_random(page: &[u8]) -> bool {
-    /// log2 of the parts of a page, from each of which a group is taken.
+    /// log2 of the number of parts of a page. One group is taken from each part.
     const PARTS_BITS: u32 = 5;
     const GROUP: usize = 8;
-    /// After how many groups to judge, and the pairs that random bytes do not have by then: more than 4.2
-    /// standard deviations over their mean.
+    /// Numbers of groups after which to judge, and the count of pairs that random bytes do not
+    /// reach by then: more than 4.2 standard deviations over their mean.
     const JUDGE: [(u8, u32); 5] = [(2, 6), (4, 8), (8, 20), (16, 57), (32, 180)];
-    /// After how many groups the lines of all are asked for at once: most pages are told by then, and those
-    /// that are not are read whole by whoever keeps them.
+    /// Number of groups after which all remaining lines are prefetched at once. Most pages are
+    /// decided by then, and the writer reads the others as a whole.
     const AHEAD_FROM: u8 = 4;
 
     let part_bytes = page.len() >> PARTS_BITS;

@@ -1,9 +1,13 @@
-//! The engine's only memory mapping: a range of address space whose pages come and go.
+//! The engine's only memory mapping: a range of address space whose pages are populated and
+//! released.
 //!
-//! A region reserves addresses, not memory. Pages arrive by [`Region::populate`], which reports
-//! failure as an error where a plain store would be a fault, and leave by [`Region::release`].
-//! Offsets into a region mean the same in every process that maps it, so nothing stored in one
-//! may hold a pointer.
+//! A region reserves addresses, not memory. [`Region::populate`] makes pages, and reports failure
+//! as an error where a plain store would fault. [`Region::release`] gives them back. A region is
+//! advised against huge pages, except for the moment in which some are populated. Otherwise the
+//! system would join the rest of a huge page again, with pages that nobody asked for. So a region
+//! is one mapping to the system, and two more for each thread that is populating. Offsets into a
+//! region mean the same in every process that maps it, so nothing stored in one may hold a
+//! pointer.
 
 #![allow(unsafe_code)]
 
@@ -17,6 +21,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::headroom;
 use crate::memory;
 use crate::sync::MappedU32;
 #[cfg(any(test, not(uzram_shuttle)))]
@@ -25,96 +30,17 @@ use crate::sync::MappedU64;
 /// Size of a huge page, and the granularity of a region's start address, in bytes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// What the system gives and takes back at once, in bytes.
+/// The system's page size, in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// What a region's pages are.
+/// The backing of a region's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
     /// Anonymous memory of this process.
     Private,
-    /// An anonymous file, which another process can map and which outlives this one there.
+    /// An anonymous file. Another process can map it, and it outlives this process there.
     #[cfg_attr(not(test), allow(dead_code))]
     Memfd,
-}
-
-/// A file or DAX device mapped shared, for as long as this value lives.
-///
-/// Its memory can go at any moment (the file is cut off, the medium has a bad line): the access is
-/// then a SIGBUS. So it hands out no references, and only code that survives one may touch it.
-#[derive(Debug)]
-pub(crate) struct SharedMapping {
-    start: NonNull<u8>,
-    length_bytes: usize,
-}
-
-// SAFETY: owns a range of address space and no data; it hands out raw pointers only, whose use is
-// its caller's duty.
-unsafe impl Send for SharedMapping {}
-// SAFETY: as above; no method changes anything.
-unsafe impl Sync for SharedMapping {}
-
-impl SharedMapping {
-    /// Maps the first `length_bytes` of `file`, writable where `is_writable`. With `is_synchronous` the
-    /// file system vouches that a store which left the CPU's caches is durable; only DAX can.
-    ///
-    /// # Errors
-    /// What the system says; `EOPNOTSUPP` where the file is no DAX.
-    pub(crate) fn new(
-        file: &OwnedFd,
-        length_bytes: usize,
-        is_writable: bool,
-        is_synchronous: bool,
-    ) -> Result<SharedMapping, Errno> {
-        let flags = if is_synchronous {
-            MapFlags::SHARED_VALIDATE | MapFlags::SYNC
-        } else {
-            MapFlags::SHARED
-        };
-        let protection = if is_writable {
-            ProtFlags::READ | ProtFlags::WRITE
-        } else {
-            ProtFlags::READ
-        };
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let at = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                length_bytes,
-                protection,
-                flags,
-                file,
-                0,
-            )
-        }?;
-        Ok(SharedMapping {
-            start: NonNull::new(at.cast()).expect("mmap does not return page zero"),
-            length_bytes,
-        })
-    }
-
-    /// A pointer to `length` bytes at `offset`, which must lie inside; otherwise the caller has a bug
-    /// that must not become a wild access.
-    pub(crate) fn pointer(&self, offset: usize, length: usize) -> *mut u8 {
-        let fits = offset
-            .checked_add(length)
-            .is_some_and(|end| end <= self.length_bytes);
-        assert!(
-            fits,
-            "{length} bytes at {offset} outside a mapping of {} bytes",
-            self.length_bytes
-        );
-        // SAFETY: the assertion keeps the result inside the mapping.
-        unsafe { self.start.as_ptr().add(offset) }
-    }
-}
-
-impl Drop for SharedMapping {
-    fn drop(&mut self) {
-        // SAFETY: unmaps exactly what `new` made; it gave out no references.
-        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length_bytes) };
-        debug_assert!(unmapped.is_ok());
-    }
 }
 
 /// A mapped range, zero-filled where nothing was written, aligned to [`HUGE_PAGE_BYTES`].
@@ -140,6 +66,7 @@ impl Region {
     /// [`ErrorKind::NoMemory`] if the address space or the system does not have that much.
     pub(crate) fn reserve(length_bytes: usize, backing: Backing) -> Result<Region> {
         memory::gate()?;
+        headroom::prepare();
         let file = match backing {
             Backing::Private => None,
             Backing::Memfd => {
@@ -153,13 +80,21 @@ impl Region {
         Region::map(length_bytes, file)
     }
 
-    /// Maps the same memory as `file`, a region's, once more.
+    /// Maps the memory of `file`, another region's, once more.
     #[cfg(test)]
     pub(crate) fn attach(file: OwnedFd) -> Result<Region> {
         let length = rustix::fs::fstat(&file)
             .expect("a memfd has a size")
             .st_size as usize;
         Region::map(length, Some(file))
+    }
+
+    /// The first byte from `from` on of a page that the file has.
+    #[cfg(test)]
+    pub(crate) fn next_data(&self, from: usize) -> Option<usize> {
+        let file = self.file.as_ref().expect("a memfd region");
+        let offset = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(from as u64));
+        offset.ok().map(|offset| offset as usize)
     }
 
     #[cfg(test)]
@@ -206,6 +141,7 @@ impl Region {
                 .map_err(|errno| reserve_error(length_bytes, errno))?;
             region.file = Some(file);
         }
+        region.advise_size(&(0..length_bytes), Advice::LinuxNoHugepage);
         Ok(region)
     }
 
@@ -213,43 +149,32 @@ impl Region {
         self.length_bytes
     }
 
-    /// Whether huge pages can back this region: only private memory, for what a file does depends
-    /// on a system-wide setting.
+    /// Whether huge pages can back this region: only private memory, because a file depends on a
+    /// system-wide setting.
     pub(crate) fn takes_huge_pages(&self) -> bool {
         self.file.is_none()
     }
 
-    /// Makes the pages of `range` resident, as huge pages where wanted and possible.
+    /// Makes the pages of `range` resident, as huge pages where possible.
     ///
     /// # Errors
     /// [`ErrorKind::NoMemory`]; some of the range may be resident then.
-    pub(crate) fn populate(&self, range: Range<usize>, huge: bool) -> Result<()> {
-        let (at, length) = self.span(&range);
-        let page_size = if huge {
-            Advice::LinuxHugepage
-        } else {
-            Advice::LinuxNoHugepage
-        };
-        // A kernel without huge pages refuses the advice; small pages serve as well.
-        // SAFETY: `span` checked that the range lies in this region; the advice changes no content.
-        let _ = unsafe { rustix::mm::madvise(at, length, page_size) };
-        self.populate_as_advised(range)
+    pub(crate) fn populate_huge(&self, range: Range<usize>) -> Result<()> {
+        self.advise_size(&range, Advice::LinuxHugepage);
+        let populated = self.populate(range.clone());
+        // Pages that are huge by now stay so.
+        self.advise_size(&range, Advice::LinuxNoHugepage);
+        populated
     }
 
-    /// Lets no huge page back the region: its pages come and go one by one.
-    pub(crate) fn keep_small(&self) {
-        let (at, length) = self.span(&(0..self.length_bytes));
-        // A kernel without huge pages refuses the advice.
-        // SAFETY: the region is ours; the advice changes no content.
-        let _ = unsafe { rustix::mm::madvise(at, length, Advice::LinuxNoHugepage) };
-    }
-
-    /// As [`Region::populate`], with the size of pages that was advised before.
+    /// Makes the pages of `range` resident.
     ///
     /// # Errors
-    /// [`ErrorKind::NoMemory`]; some of the range may be resident then.
-    pub(crate) fn populate_as_advised(&self, range: Range<usize>) -> Result<()> {
+    /// [`ErrorKind::NoMemory`], also where a memory cgroup's limit is near; some of the range may be resident
+    /// then.
+    pub(crate) fn populate(&self, range: Range<usize>) -> Result<()> {
         memory::gate()?;
+        let _admitted = headroom::admit(range.len())?;
         let (at, length) = self.span(&range);
         // SAFETY: `span` checked that the range lies in this region; populating changes no content.
         match unsafe { rustix::mm::madvise(at, length, Advice::LinuxPopulateWrite) } {
@@ -264,28 +189,37 @@ impl Region {
         }
     }
 
+    /// A kernel without huge pages refuses the advice. Small pages do as well.
+    fn advise_size(&self, range: &Range<usize>, size: Advice) {
+        let (at, length) = self.span(range);
+        // SAFETY: `span` checked that the range lies in this region; the advice changes no content.
+        let _ = unsafe { rustix::mm::madvise(at, length, size) };
+    }
+
     /// Gives the pages of `range` back to the system; it reads as zeroes afterwards.
     ///
-    /// Where the system refuses even that (memory locked on a kernel before 5.18), the pages stay:
-    /// correct, since whoever takes the range next overwrites it, only not smaller.
-    pub(crate) fn release(&self, range: Range<usize>) {
+    /// Where the system refuses even that (memory locked on a kernel before 5.18), the pages stay and the
+    /// result is false. This is correct where the next owner of the range overwrites it, but it frees nothing.
+    pub(crate) fn release(&self, range: Range<usize>) -> bool {
         let (at, length) = self.span(&range);
         if let Some(file) = &self.file {
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = rustix::fs::fallocate(file, punch, range.start as u64, length as u64);
-            return;
+            return rustix::fs::fallocate(file, punch, range.start as u64, length as u64).is_ok();
         }
-        // SAFETY: `span` checked the range. The caller owns it whole and holds no reference into
-        // it, so nobody sees the content go.
+        // SAFETY: `span` checked the range. Nobody holds a reference to bytes in it: the caller owns them.
+        // Words of a table are atomics that others may hold. Those become zero at once, as by a store, and
+        // every value of a word is valid; that the zero loses nothing is the store's part (words.rs).
         let dropped = unsafe { rustix::mm::madvise(at, length, Advice::LinuxDontNeed) };
         if dropped == Err(Errno::INVAL) {
             // SAFETY: as above, for memory that is locked.
-            let _ = unsafe { rustix::mm::madvise(at, length, Advice::LinuxDontneedLocked) };
+            return unsafe { rustix::mm::madvise(at, length, Advice::LinuxDontneedLocked) }.is_ok();
         }
+        dropped.is_ok()
     }
 
-    /// Breaks up the huge page that `range` is a part of: otherwise releasing the part would unmap it
-    /// and free nothing, for the system keeps a huge page whole until it is short of memory.
+    /// Breaks up the huge page that `range` is part of. Otherwise releasing the part would unmap
+    /// it and free nothing, because the system keeps a huge page whole until it is short of
+    /// memory.
     ///
     /// Where the system refuses (locked memory, or before Linux 5.4) the memory goes back late.
     pub(crate) fn split_huge_page(&self, range: Range<usize>) {
@@ -319,14 +253,20 @@ impl Region {
         }
     }
 
+    /// The address of byte `offset`, which may lie outside: for hints only.
+    #[inline]
+    pub(crate) fn address(&self, offset: usize) -> usize {
+        self.start.addr().get().wrapping_add(offset)
+    }
+
     /// A pointer to the bytes of `range`.
     pub(crate) fn pointer(&self, range: &Range<usize>) -> NonNull<u8> {
         let (at, _) = self.span(range);
         NonNull::new(at.cast()).expect("an address inside a mapping")
     }
 
-    /// Start and length of `range`, which must lie inside; otherwise the caller has a bug that must
-    /// not become a wild access.
+    /// Start and length of `range`, which must lie inside. Panics otherwise: such a bug of the
+    /// caller must not become a wild access.
     fn span(&self, range: &Range<usize>) -> (*mut c_void, usize) {
         assert!(
             range.start <= range.end && range.end <= self.length_bytes,
@@ -371,9 +311,7 @@ mod tests {
     fn both_backings_keep_what_is_written_and_zero_what_is_released() {
         for backing in [Backing::Private, Backing::Memfd] {
             let region = Region::reserve(4 * HUGE_PAGE_BYTES, backing).unwrap();
-            region
-                .populate(0..HUGE_PAGE_BYTES, backing == Backing::Private)
-                .unwrap();
+            region.populate_huge(0..HUGE_PAGE_BYTES).unwrap();
             region.words()[7].store(42, Ordering::Relaxed);
             assert_eq!(region.words()[7].load(Ordering::Relaxed), 42);
             region.release(0..HUGE_PAGE_BYTES);
@@ -388,6 +326,48 @@ mod tests {
         let again = Region::attach(region.file()).unwrap();
         drop(region);
         assert_eq!(again.words()[3].load(Ordering::Relaxed), 9);
+    }
+
+    /// The system's lines about a region's mappings: whether huge pages are advised against.
+    fn are_kept_small(region: &Region) -> Vec<bool> {
+        let start = region.start.addr().get();
+        let end = start + region.length_bytes;
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut is_in = false;
+        let mut kept = Vec::new();
+        for line in smaps.lines() {
+            let (first, rest) = line.split_once([' ', '-']).unwrap();
+            let last = rest.split(' ').next().unwrap_or_default();
+            let address = |hex: &str| usize::from_str_radix(hex, 16);
+            if let (Ok(first), Ok(last)) = (address(first), address(last)) {
+                is_in = first < end && last > start;
+            } else if is_in && first == "VmFlags:" {
+                kept.push(rest.split(' ').any(|flag| flag == "nh"));
+            }
+        }
+        kept
+    }
+
+    /// Pages that came back as part of a huge page would belong to nobody. One mapping per span
+    /// would soon reach the number that a process may have.
+    #[test]
+    fn no_part_of_a_region_stays_open_to_huge_pages() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            println!("skipped: a kernel without huge pages");
+            return;
+        }
+        for backing in [Backing::Private, Backing::Memfd] {
+            let region = Region::reserve(8 * HUGE_PAGE_BYTES, backing).unwrap();
+            assert_eq!(are_kept_small(&region), [true], "{backing:?}");
+            for at in [0, 2, 3, 7] {
+                let span = at * HUGE_PAGE_BYTES..(at + 1) * HUGE_PAGE_BYTES;
+                region.populate_huge(span.clone()).unwrap();
+                region.split_huge_page(span.start + 8192..span.end);
+                region.release(span.start + 8192..span.end);
+                region.populate(span.start + 16384..span.end).unwrap();
+                assert_eq!(are_kept_small(&region), [true], "{backing:?}");
+            }
+        }
     }
 
     #[test]

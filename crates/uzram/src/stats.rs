@@ -1,13 +1,14 @@
-//! Counters, named and meant as in zram's own documentation (`mm_stat`, `io_stat`), with units.
+//! Counters with the names and meanings of zram's documentation (`mm_stat`, `io_stat`), and with
+//! units.
 //!
-//! They are kept for each CPU and summed when asked for, so that writers on different CPUs share no
-//! cache line. A sum taken while others write is a near past, not an instant.
+//! They are kept per CPU and summed on demand, so that writers on different CPUs share no cache
+//! line. A sum taken while others write is not of one instant.
 
 use crate::cpu::PerCpu;
 use crate::error::Result;
 use crate::sync::{AtomicU64, Ordering};
 
-/// What a store holds and has done. Sizes are in bytes.
+/// The content and the history of a store. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -15,7 +16,7 @@ pub struct Stats {
     pub orig_data_size_bytes: u64,
     /// Bytes of compressed and raw objects, without the pool's overhead; same-filled pages have none.
     pub compr_data_size_bytes: u64,
-    /// Memory of the blocks that hold objects: what `mem_limit` bounds.
+    /// Memory of the blocks that hold objects. `mem_limit` bounds it.
     pub mem_used_total_bytes: u64,
     /// The limit; 0 for none.
     pub mem_limit_bytes: u64,
@@ -23,11 +24,11 @@ pub struct Stats {
     pub mem_used_max_bytes: u64,
     /// Pages stored as one repeated 32-bit word.
     pub same_pages: u64,
-    /// Pages of 4 KiB that compaction has freed, less those it took for what it moved.
+    /// Pages of 4 KiB that compaction has freed, less those taken for the moved objects.
     pub pages_compacted: u64,
     /// Pages stored raw because compressing them did not pay.
     pub huge_pages: u64,
-    /// The same, ever since the start or the last reset.
+    /// The same, counted since the start or the last reset.
     pub huge_pages_since: u64,
     /// Writes whose page looked random and was kept raw without trying the codec.
     pub early_rejections: u64,
@@ -37,7 +38,7 @@ pub struct Stats {
     pub failed_writes: u64,
     /// Requests outside the device.
     pub invalid_io: u64,
-    /// Pages given up by trim.
+    /// Pages freed by trim.
     pub notify_free: u64,
     /// Writes that found no populated memory and compressed a second time.
     pub slow_path_writes: u64,
@@ -45,13 +46,13 @@ pub struct Stats {
     pub mem_spare_bytes: u64,
     /// Memory taken from the system for objects: `mem_used_total_bytes` and the spare.
     pub mem_resident_bytes: u64,
-    /// Address space of the slot table: 8 bytes a page; memory is used where pages were written.
+    /// Address space of the slot table: 8 bytes per page. Memory is used where pages were written.
     pub table_bytes: u64,
     /// Bookkeeping of the pool and optional side tables.
     pub side_tables_bytes: u64,
 }
 
-/// What the store counts itself. Deltas wrap: a CPU may free what another stored.
+/// The store's own counters. Deltas wrap, because a CPU may free what another one stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Counter {
@@ -114,7 +115,7 @@ impl Counters {
         if sum > i64::MAX as u64 { 0 } else { sum }
     }
 
-    /// Forgets what has happened; what is stored now stays counted.
+    /// Zeroes the history; the content stays counted.
     pub(crate) fn forget_events(&self) {
         use Counter::*;
         for counter in [

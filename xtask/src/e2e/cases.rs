@@ -1,27 +1,28 @@
-//! What real clients do to a server, and what must then hold.
+//! The actions of real clients on a server, and the checks that follow.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use super::client;
 use super::image::{self, Image};
 use super::server::Server;
 use crate::install::{self, Tool};
 use crate::process::{self, Exit, Output};
 use crate::workspace;
 
-/// How long one client may run.
+/// Time limit of one client.
 pub(super) const CLIENT_LIMIT: Duration = Duration::from_secs(180);
 const MIB: u64 = 1 << 20;
 
-/// What the cases share.
+/// The state that the cases share.
 pub struct Bench<'a> {
     pub binary: &'a Path,
     pub image: Option<&'a Image>,
     pub variant: Variant,
 }
 
-/// How the server stores pages.
+/// The codec, unit and pool of a server.
 #[derive(Clone, Copy)]
 pub struct Variant {
     pub algorithm: &'static str,
@@ -111,7 +112,7 @@ impl Bench<'_> {
 
 fn own_client(bench: &Bench<'_>) -> Result<String, String> {
     let server = bench.serve(16, &[])?;
-    super::write_and_read(&server.socket(), 16 * MIB)?;
+    client::write_and_read(&server.socket(), 16 * MIB)?;
     server.stop()?;
     Ok(String::new())
 }

@@ -100,6 +100,30 @@ impl Drop for Client {
     }
 }
 
+/// Writes and reads through `socket` without any program of the system.
+///
+/// # Errors
+/// If the device is not of `size_bytes`, or a request fails, or other bytes come back.
+pub fn write_and_read(socket: &Path, size_bytes: u64) -> Result<(), String> {
+    const OFFSET: u64 = 12_345;
+    let exchange = || -> std::io::Result<()> {
+        let mut client = Client::connect(socket)?;
+        if client.size_bytes != size_bytes {
+            let message = format!("the device has {} bytes", client.size_bytes);
+            return Err(std::io::Error::other(message));
+        }
+        let data: Vec<u8> = (0..300_000u32).map(|i| (i / 5 % 251) as u8).collect();
+        let mut back = vec![0; data.len()];
+        client.write(OFFSET, &data)?;
+        client.read(OFFSET, &mut back)?;
+        if back != data {
+            return Err(std::io::Error::other("other bytes came back"));
+        }
+        Ok(())
+    };
+    exchange().map_err(|error| format!("{}: {error}", socket.display()))
+}
+
 fn receive<const N: usize>(stream: &mut UnixStream) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes)?;

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::{process, workspace};
 
-/// Where the real tree comes from.
+/// The source of the real tree.
 const SOURCE: &str = "/usr";
 /// Content of the tree in the full suite, in bytes.
 const CONTENT_FULL_BYTES: u64 = 512 << 20;
@@ -18,7 +18,7 @@ const CONTENT_QUICK_BYTES: u64 = 24 << 20;
 const MKFS_LIMIT: Duration = Duration::from_secs(120);
 const MIB: u64 = 1 << 20;
 
-/// An ext4 image in a directory that goes with it.
+/// An ext4 image in a directory that is removed with it.
 pub struct Image {
     pub path: PathBuf,
     pub size_mib: u64,

@@ -7,15 +7,15 @@ mod newer;
 mod protocol;
 mod server;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::install;
 use crate::process::{self, Output};
-use crate::suite::Report;
+use crate::report::Report;
 use crate::workspace;
 use cases::{Bench, CASES, Variant};
-use client::Client;
+pub use client::write_and_read;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 
@@ -82,28 +82,4 @@ fn build() -> Result<PathBuf, String> {
         return Err(process::failure(&cargo, &finished));
     }
     Ok(workspace::target_dir().join("suite/uzram"))
-}
-
-/// Writes and reads through `socket` without any program of the system.
-///
-/// # Errors
-/// If the device is not of `size_bytes`, or a request fails, or other bytes come back.
-pub fn write_and_read(socket: &Path, size_bytes: u64) -> Result<(), String> {
-    const OFFSET: u64 = 12_345;
-    let exchange = || -> std::io::Result<()> {
-        let mut client = Client::connect(socket)?;
-        if client.size_bytes != size_bytes {
-            let message = format!("the device has {} bytes", client.size_bytes);
-            return Err(std::io::Error::other(message));
-        }
-        let data: Vec<u8> = (0..300_000u32).map(|i| (i / 5 % 251) as u8).collect();
-        let mut back = vec![0; data.len()];
-        client.write(OFFSET, &data)?;
-        client.read(OFFSET, &mut back)?;
-        if back != data {
-            return Err(std::io::Error::other("other bytes came back"));
-        }
-        Ok(())
-    };
-    exchange().map_err(|error| format!("{}: {error}", socket.display()))
 }

@@ -1,22 +1,22 @@
-//! The clients of Debian's backports, which know extended headers: unpacked into a cache, never
-//! installed. Without a mirror they are left out, by name.
+//! The clients of Debian's backports, which know extended headers. They are unpacked into a cache
+//! and never installed. Without a mirror they are left out, by name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::server::Server;
+use crate::backports::Backports;
 use crate::process;
-use crate::suite::Report;
+use crate::report::Report;
 use crate::vm::kernel::cache_folder;
-use crate::vm::package::Backports;
 use crate::workspace;
 
 const PACKAGE: &str = "qemu-utils";
 const UNPACK_LIMIT: Duration = Duration::from_secs(60);
 const CLIENT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs the case with what is in the cache, or can be had.
+/// Runs the case with the programs in the cache, or downloads them.
 pub fn run(binary: &Path, report: &mut Report) {
     let what = format!("e2e: {PACKAGE} of backports");
     let programs = match obtain() {

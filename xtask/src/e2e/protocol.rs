@@ -1,4 +1,4 @@
-//! What clients learn and do through the younger parts of the protocol: extents, TLS, a mirror.
+//! The younger parts of the protocol, as clients use them: extents, TLS, a mirror.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use crate::workspace;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// How long a mirror may take until it is ready, and until it is complete.
+/// Time limits for a mirror: until it is ready, and until it is complete.
 const MIRROR_LIMIT: Duration = Duration::from_secs(60);
 
 pub const CASES: &[Case] = &[
@@ -52,7 +52,7 @@ fn extents(bench: &Bench<'_>) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// What both clients see after the script.
+/// The state that both clients see after the script.
 fn check_map(server: &Server) -> Result<(), String> {
     let mut map = client("nbdinfo");
     map.args(["--map", "--json", &server.uri()]);
@@ -153,8 +153,8 @@ fn tls(bench: &Bench<'_>) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// An authority, a server and a client in `dir` under the names that libnbd looks for; a folder with
-/// nobody's, and one with an expired client's.
+/// An authority, a server and a client in `dir` under the names that libnbd looks for; also a
+/// folder without a certificate, and one with an expired client's.
 fn certificates(dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut authority = rcgen::CertificateParams::new(Vec::new())?;
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -221,7 +221,8 @@ fn mirror(bench: &Bench<'_>) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// qemu-storage-daemon with an image, its front and our server; killed when dropped.
+/// qemu-storage-daemon with an image, its export and a connection to our server; killed when
+/// dropped.
 struct Daemon {
     child: std::process::Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -265,7 +266,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Runs a command; what it returns. It answers at once or dies, and then its output ends.
+    /// Runs a command and returns its reply. It answers at once or dies, and then its output ends.
     fn ask(&mut self, command: &str, arguments: Value) -> Result<Value, String> {
         let request = json!({"execute": command, "arguments": arguments});
         let failed = |error: std::io::Error| format!("qemu-storage-daemon: {command}: {error}");

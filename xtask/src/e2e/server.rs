@@ -13,13 +13,13 @@ use tempfile::TempDir;
 use crate::process::{self, Exit, Running};
 use crate::workspace;
 
-/// How long a server may take until its socket answers.
+/// Time limit until a server's socket answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long to wait between two tries to connect.
+/// Pause between two tries to connect.
 const ANSWER_PAUSE: Duration = Duration::from_millis(10);
-/// How long a server may take to drain and leave.
+/// Time limit for a server to drain and end.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
-/// How long a control command may take.
+/// Time limit of a control command.
 const CONTROL_LIMIT: Duration = Duration::from_secs(20);
 const DEVICE_NAME: &str = "e2e";
 
@@ -27,7 +27,7 @@ const DEVICE_NAME: &str = "e2e";
 pub struct Server {
     running: Running,
     binary: PathBuf,
-    /// Where the socket, the control socket and the log lie, and where clients may write.
+    /// The directory of the socket, the control socket and the log. Clients may write here.
     pub dir: TempDir,
 }
 
@@ -35,7 +35,7 @@ impl Server {
     /// Starts `binary` with `serve`, the given arguments and a socket, and waits until it answers.
     ///
     /// # Errors
-    /// If the server ends, or does not answer within its limit; with what it said.
+    /// If the server ends, or does not answer within its limit; with its output.
     pub fn start(binary: &Path, arguments: &[&str]) -> Result<Server, String> {
         let dir = tempfile::tempdir().map_err(|error| format!("temporary directory: {error}"))?;
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700))
@@ -89,7 +89,7 @@ impl Server {
         format!("nbd+unix:///?socket={}", self.socket().display())
     }
 
-    /// What `uzram stat --json` says about the device.
+    /// The output of `uzram stat --json` about the device.
     ///
     /// # Errors
     /// If the command fails or prints anything but JSON.
@@ -105,7 +105,7 @@ impl Server {
     /// Asks the server to leave; it must drain and end with status 0, without having panicked.
     ///
     /// # Errors
-    /// If it does not; with what it said.
+    /// If it does not; with its output.
     pub fn stop(mut self) -> Result<(), String> {
         self.running.terminate();
         let exit = self.running.wait(STOP_LIMIT).map(Exit::from);
@@ -124,11 +124,11 @@ impl Server {
     }
 }
 
-/// What `uzram stat --json` printed.
+/// The output of `uzram stat --json`.
 pub struct Stat(Value);
 
 impl Stat {
-    /// The figure of the given name, wherever in the document it stands.
+    /// The figure of the given name, at any place in the document.
     ///
     /// # Errors
     /// If there is none.

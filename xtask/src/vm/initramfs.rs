@@ -10,7 +10,7 @@ const TRAILER: &str = "TRAILER!!!";
 const FOLDER: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 
-/// A root filesystem in the making. Paths are absolute; folders come into being by themselves.
+/// A root filesystem in the making. Paths are absolute; folders are made as needed.
 #[derive(Default)]
 pub struct Initramfs {
     archive: Vec<u8>,
@@ -23,7 +23,7 @@ impl Initramfs {
         self.parents(&format!("{path}/."));
     }
 
-    /// A file that everybody may read; the first of several with the same path counts.
+    /// A readable file; of several with the same path the first counts.
     pub fn file(&mut self, path: &str, executable: bool, content: &[u8]) {
         self.parents(path);
         let permissions = if executable { 0o755 } else { 0o644 };

@@ -1,7 +1,7 @@
 //! The guest's kernel: Debian's, unpacked into a cache outside of the checkout, never installed.
 //!
 //! The cache is `$XDG_CACHE_HOME/uzram/vm`, else `~/.cache/uzram/vm`. It keeps the first kernel
-//! that it got, so that tests do not change by themselves; remove the folder to get the newest.
+//! that it got, so that tests do not change by themselves. Remove the folder to get the newest.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 
 use super::modules::{Modules, files_below};
-use super::package;
+use crate::backports;
 use crate::process;
 use crate::workspace;
 
 const UNPACK_LIMIT: Duration = Duration::from_secs(300);
-/// Another checkout may be downloading.
+/// Longest wait for another checkout that is downloading.
 const LOCK_LIMIT: Duration = Duration::from_secs(900);
 const LOCK_POLL: Duration = Duration::from_millis(200);
 
-/// Parts of the tree of modules that are kept: what a test of block devices can need. The rest,
-/// mainly hardware, is ten times as much.
+/// Parts of the tree of modules that are kept: those that a test of block devices can need. The
+/// rest, mainly hardware, is ten times as much.
 const KEPT: &[&str] = &[
     "arch",
     "block",
@@ -43,7 +43,7 @@ const KEPT: &[&str] = &[
 /// A kernel that is ready to boot.
 #[derive(Debug)]
 pub struct Kernel {
-    /// As `uname -r` says it.
+    /// Its release, as `uname -r` prints it.
     pub release: String,
     pub image: PathBuf,
     pub modules: Modules,
@@ -53,7 +53,7 @@ impl Kernel {
     /// The kernel in the cache; downloads and unpacks it when there is none.
     ///
     /// # Errors
-    /// One line that says why there is none.
+    /// One line with the reason why there is none.
     pub fn obtain() -> Result<Kernel, String> {
         let cache = cache_folder("vm")?;
         let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
@@ -79,12 +79,12 @@ impl Kernel {
     }
 }
 
-/// How folders of kernels in the cache are called, before their release.
+/// Prefix of the folders of kernels in the cache, before their release.
 const PREFIX: &str = "linux-";
-/// How folders are called in which one is being unpacked.
+/// Prefix of a folder in which a kernel is being unpacked.
 const UNFINISHED: &str = "unpacking-";
 
-/// The folder for `what` in the user's cache.
+/// The folder `what` in the user's cache.
 ///
 /// # Errors
 /// If the environment names no place for it.
@@ -98,7 +98,7 @@ pub fn cache_folder(what: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| "no place for downloads: set XDG_CACHE_HOME or HOME".to_string())
 }
 
-/// Keeps others out of the cache until the file is dropped.
+/// Keeps other processes out of the cache until the file is dropped.
 fn lock(cache: &Path) -> Result<File, String> {
     let path = cache.join("lock");
     let file = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -124,7 +124,7 @@ fn newest(cache: &Path) -> std::io::Result<Option<PathBuf>> {
     Ok(found.map(|(_, path)| path))
 }
 
-/// Fills `cache`: whatever happens, there is a whole kernel under its name or none.
+/// Fills `cache`. Under a kernel's name there is always a whole kernel or none.
 fn download(cache: &Path) -> Result<PathBuf, String> {
     println!("vm: fetching the guest's kernel, once");
     let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
@@ -133,7 +133,7 @@ fn download(cache: &Path) -> Result<PathBuf, String> {
         .prefix(UNFINISHED)
         .tempdir_in(cache);
     let work = work.map_err(failed)?;
-    let package = package::download(work.path())?;
+    let package = backports::download(work.path())?;
     let unpacked = work.path().join("unpacked");
     let mut unpack = workspace::command("dpkg-deb");
     unpack.arg("-x").arg(&package).arg(&unpacked);
@@ -146,7 +146,7 @@ fn download(cache: &Path) -> Result<PathBuf, String> {
     Ok(place)
 }
 
-/// Removes what a download left behind that was killed. The lock says that none is going on.
+/// Removes the files of a download that was killed. The lock shows that none is going on.
 fn sweep(cache: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(cache)? {
         let entry = entry?;
@@ -157,7 +157,7 @@ fn sweep(cache: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Moves what is needed of an unpacked package into the folder `kernel`, and tells its release.
+/// Moves the needed files of an unpacked package into the folder `kernel`. Returns its release.
 fn arrange(unpacked: &Path, kernel: &Path) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("unpacked kernel: {error}");
     let modules = ["lib/modules", "usr/lib/modules"]
@@ -193,7 +193,7 @@ fn arrange(unpacked: &Path, kernel: &Path) -> Result<String, String> {
     Ok(release)
 }
 
-/// Unpacks `*.ko.xz`; the guest loads them as they are then.
+/// Unpacks `*.ko.xz`, so that the guest can load the modules.
 fn decompress(modules: &Path) -> Result<(), String> {
     let files = files_below(modules).map_err(|error| error.to_string())?;
     let compressed = files

@@ -2,13 +2,12 @@
 //! QEMU.
 //!
 //! A guest is a kernel (`kernel`, `package`), modules (`modules`), programs (`programs`) in a root
-//! filesystem (`initramfs`), a machine (`qemu`) and what it says (`watch`). Which tests there are
-//! says `tests`. Everything about a guest lies in `target/vm/TEST`, also after a failure.
+//! filesystem (`initramfs`), a machine (`qemu`) and its output (`watch`). `tests` lists the tests.
+//! All files of a guest lie in `target/vm/TEST`, also after a failure.
 
 mod initramfs;
 pub mod kernel;
 mod modules;
-pub mod package;
 mod programs;
 mod qemu;
 mod tests;
@@ -20,7 +19,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::install::{self, Tool};
-use crate::suite::Report;
+use crate::report::Report;
 use crate::{dist, workspace};
 use initramfs::Initramfs;
 use kernel::Kernel;
@@ -29,18 +28,18 @@ use qemu::Guest;
 use tests::{GuestTest, TESTS};
 use watch::Failure;
 
-/// What every guest takes.
+/// The files of every guest.
 const BASE: &[Tool] = &[install::BUSYBOX, install::QEMU_SYSTEM, install::XZ];
 const INIT: &str = include_str!("../../guest/init");
 const FINISH: &str = include_str!("../../guest/finish");
-/// Stands before every script: the first command that fails ends it.
+/// Precedes every script: the first command that fails ends it.
 const PRELUDE: &str = "set -eu\n";
 /// Lines of the console that are quoted with a failure.
 const QUOTED_LINES: usize = 15;
-/// Memory of a guest for a shell that runs no test's.
+/// Memory of a guest for a shell without a test.
 const SHELL_MEMORY_MIB: u32 = 1024;
 
-/// What the user asked for.
+/// The arguments of `vm`.
 #[derive(Debug, Default)]
 pub struct Options {
     shell: bool,
@@ -52,7 +51,7 @@ impl Options {
     /// Reads the arguments of `vm`.
     ///
     /// # Errors
-    /// One line that names the argument nobody knows.
+    /// One line that names the unknown argument.
     pub fn parse(arguments: &[String]) -> Result<Options, String> {
         let mut options = Options::default();
         for argument in arguments {
@@ -114,10 +113,10 @@ fn run_tests(options: &Options) -> Result<bool, String> {
     Ok(report.is_success())
 }
 
-/// The suite's step: all tests but benchmarks, or one line that says why none could run.
+/// The suite's step: all tests but benchmarks, or one line with the reason why none could run.
 ///
 /// # Errors
-/// If what runs in the guests cannot be built.
+/// If the guests' programs cannot be built.
 pub fn step() -> Result<Report, String> {
     let mut report = Report::default();
     let missing = missing_base();
@@ -144,7 +143,7 @@ pub fn step() -> Result<Report, String> {
     Ok(report)
 }
 
-/// A shell in the guest of a test, or in one with everything that tests load.
+/// A shell in the guest of a test, or in one with the modules of all tests.
 fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
     let wanted: Vec<&GuestTest> = match test {
         Some(test) => vec![test],
@@ -182,10 +181,11 @@ fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
     guest.shell().map(|()| true)
 }
 
-/// What all guests of a run share.
+/// The state that all guests of a run share.
 struct Bench {
     kernel: Kernel,
     uzram: Option<PathBuf>,
+    laboratory: Option<PathBuf>,
     eat: Option<PathBuf>,
     show: bool,
 }
@@ -199,12 +199,15 @@ impl Bench {
     fn with_kernel(kernel: Kernel, tests: &[&GuestTest], show: bool) -> Result<Bench, String> {
         let wants_uzram = tests.iter().any(|test| test.uzram);
         let uzram = wants_uzram.then(dist::build).transpose()?;
+        let wants_laboratory = tests.iter().any(|test| test.laboratory);
+        let laboratory = wants_laboratory.then(dist::build_laboratory).transpose()?;
         let wants_eat = tests.iter().any(|test| test.eat);
         let eat = wants_eat.then(programs::build_eat).transpose()?;
         println!("vm: Linux {}", kernel.release);
         Ok(Bench {
             kernel,
             uzram,
+            laboratory,
             eat,
             show,
         })
@@ -230,7 +233,7 @@ impl Bench {
         report.check(&format!("vm: {}", test.name), started.elapsed(), result);
     }
 
-    /// One guest from the first to the last: what there is to remark, or what went wrong.
+    /// One guest from start to end: a remark, or the fault.
     fn attempt(&self, test: &GuestTest, folder: &Path) -> Result<String, Failure> {
         // What was there is of another run.
         let _ = fs::remove_dir_all(folder);
@@ -269,7 +272,7 @@ impl Bench {
         Ok(format!("up in {up:.1} s {remark}"))
     }
 
-    /// The root filesystem, without anything to run in it.
+    /// The root filesystem, without a script to run in it.
     fn root(
         &self,
         modules: &[Module],
@@ -296,6 +299,9 @@ impl Bench {
         if let Some(binary) = self.uzram.as_ref().filter(|_| uzram) {
             programs::add_static(&mut root, binary, "/bin/uzram")?;
         }
+        if let Some(binary) = &self.laboratory {
+            programs::add_static(&mut root, binary, "/bin/uzram-bench")?;
+        }
         if let Some(eat) = &self.eat {
             programs::add_static(&mut root, eat, "/bin/eat")?;
         }
@@ -320,7 +326,7 @@ impl Bench {
     }
 }
 
-/// Puts into the root what is the test's own.
+/// Puts the test's own files into the root.
 fn add_test(root: &mut Initramfs, test: &GuestTest) -> Result<(), String> {
     root.file("/test/run", true, script(test.script).as_bytes());
     if test.certificate {
@@ -337,7 +343,7 @@ fn script(text: &str) -> String {
     format!("{PRELUDE}{text}")
 }
 
-/// Where everything about the guest called `name` lies.
+/// The folder of the guest called `name`.
 fn folder(name: &str) -> PathBuf {
     workspace::target_dir().join("vm").join(name)
 }
@@ -346,7 +352,7 @@ fn find(tool: Tool) -> Result<PathBuf, String> {
     workspace::find_program(tool.program).ok_or_else(|| format!("no {}", tool.program))
 }
 
-/// What of [`BASE`] is not here. A busybox that needs libraries is not the one that is meant.
+/// The programs of [`BASE`] that are missing. A busybox that needs libraries does not count.
 fn missing_base() -> Vec<Tool> {
     let mut missing = install::missing(BASE);
     let busybox = workspace::find_program(install::BUSYBOX.program);

@@ -1,9 +1,9 @@
 //! Kernel modules: which files a test needs, in the order in which they can be loaded.
 //!
-//! The package brings no modules.dep (depmod writes it when a kernel is installed), so what it
-//! would say is read where depmod reads it: `depends=` and `softdep=pre:` of each module's
-//! `.modinfo`. A soft dependency may be an alias (`crypto-crc32c`); those are looked up among the
-//! modules of ciphers and checksums.
+//! The package has no modules.dep (depmod writes it when a kernel is installed). So its content is
+//! read from depmod's source: `depends=` and `softdep=pre:` of each module's `.modinfo`. A soft
+//! dependency may be an alias (`crypto-crc32c`); aliases are searched among the modules of ciphers
+//! and checksums.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::elf;
 
-/// Where modules lie that others ask for by alias.
+/// Folders of modules that others name by alias.
 const ALIASED: &[&str] = &["arch", "crypto", "lib"];
 
 /// The modules of one kernel.
@@ -59,8 +59,8 @@ impl Modules {
         Ok(modules)
     }
 
-    /// The modules that `wanted` (a name, perhaps followed by parameters) come down to, each after
-    /// those that it needs. What is built into the kernel needs no loading.
+    /// The modules that `wanted` (a name, perhaps followed by parameters) needs, each after its
+    /// own dependencies. Modules built into the kernel are left out.
     ///
     /// # Errors
     /// One line that names the module that is neither built in nor a file.
@@ -126,7 +126,7 @@ impl Modules {
     }
 }
 
-/// What a module's own description says about others.
+/// The dependencies in a module's own description.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
     hard: Vec<String>,
@@ -167,7 +167,7 @@ impl Needs {
     }
 }
 
-/// The name under which the kernel knows the module in `file`, if it is one.
+/// The kernel's name of the module in `file`, if it is one.
 fn module_name(file: &Path) -> Option<String> {
     let name = file.file_name()?.to_str()?.strip_suffix(".ko")?;
     Some(normal(name))

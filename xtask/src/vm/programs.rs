@@ -15,7 +15,7 @@ const RUSTC_LIMIT: Duration = Duration::from_secs(120);
 /// Puts `program` and its libraries at the same paths in the guest.
 ///
 /// # Errors
-/// One line that names what cannot be read or found.
+/// One line that names the file that cannot be read or found.
 pub fn add(root: &mut Initramfs, program: &Path) -> Result<(), String> {
     let content = read(program)?;
     root.file(&program.to_string_lossy(), true, &content);
@@ -35,7 +35,7 @@ pub fn add(root: &mut Initramfs, program: &Path) -> Result<(), String> {
 /// Puts `program`, which must need no libraries, at `place`.
 ///
 /// # Errors
-/// One line that says so if it needs any.
+/// One line that says so if it needs libraries.
 pub fn add_static(root: &mut Initramfs, program: &Path, place: &str) -> Result<(), String> {
     if !is_static(program) {
         return Err(format!("{}: not a static program", program.display()));
@@ -46,7 +46,8 @@ pub fn add_static(root: &mut Initramfs, program: &Path, place: &str) -> Result<(
 
 /// Makes the static program `eat`, which uses more memory than there is.
 ///
-/// By `rustc` itself: it has no dependencies, and cargo would build all of xtask's for it.
+/// It is built by `rustc` itself: it has no dependencies, and cargo would build all of xtask's for
+/// it.
 ///
 /// # Errors
 /// If it cannot be built.
@@ -74,7 +75,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The files that `ldd` found, the loader included, or the name of the one that it did not.
+/// The files that `ldd` found, the loader included, or the name of the one that it did not find.
 fn libraries(said: &str) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for line in said.lines() {

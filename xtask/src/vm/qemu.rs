@@ -1,8 +1,8 @@
 //! The guest's machine: QEMU without hardware acceleration, so that it runs wherever it is
 //! installed.
 //!
-//! The console and the control port go into files, which QEMU never waits for and which remain
-//! after a failure; they are read as they grow.
+//! The console and the control port go into files. QEMU never waits for them, and they remain
+//! after a failure. They are read as they grow.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,13 +16,13 @@ use crate::install::{self, Tool};
 use crate::process::{self, Exit, Running};
 use crate::workspace;
 
-/// How often the guest's words are looked for.
+/// Pause between two looks at the guest's output.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const BACKEND_LIMIT: Duration = Duration::from_secs(10);
 const CPUS: u32 = 2;
 
-/// Something to plug into the machine besides CPUs and memory. Each has a file of its size, filled
-/// with zeroes at the start, as its content.
+/// A device to plug into the machine besides CPUs and memory. Each has a file of its size as
+/// content, filled with zeroes at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// A virtio disk.
@@ -35,7 +35,7 @@ pub enum Device {
     Uzram { size_mib: u32 },
 }
 
-/// A machine to be.
+/// The description of a machine.
 pub struct Guest<'a> {
     pub kernel: &'a Kernel,
     pub archive: &'a [u8],
@@ -43,22 +43,22 @@ pub struct Guest<'a> {
     pub devices: &'a [Device],
     /// The program that serves [`Device::Uzram`].
     pub uzram: Option<&'a Path>,
-    /// What to boot after the first has succeeded, with the same devices.
+    /// The second boot after the first has succeeded, with the same devices.
     pub second: Option<&'a [u8]>,
-    /// Holds everything about the guest; emptied before it starts.
+    /// The folder of the guest's files; emptied before it starts.
     pub folder: &'a Path,
 }
 
-/// A guest that is gone.
+/// A guest that has ended.
 pub struct Ended {
     pub verdict: Result<(), Failure>,
     pub up_after: Option<Duration>,
 }
 
 impl Ended {
-    /// Whether the kernel ran into a breakpoint while it booted. It sets and removes them itself, where it
-    /// changes its code; a processor that QEMU emulates may run what was translated before, and so one that
-    /// is gone. Seen once in some hundred boots.
+    /// Whether the kernel ran into a breakpoint while it booted. The kernel sets and removes
+    /// breakpoints where it changes its code. A processor that QEMU emulates may run code that was
+    /// translated before, and so a breakpoint that is gone. Seen once in some hundred boots.
     pub fn met_a_breakpoint(&self) -> bool {
         let is_it = |line: &str| line.contains("Oops: int3");
         self.up_after.is_none() && matches!(&self.verdict, Err(Failure::Panic(line)) if is_it(line))
@@ -86,7 +86,7 @@ impl Guest<'_> {
         Ok(ended)
     }
 
-    /// One boot, from the first to the last.
+    /// One boot, from start to end.
     fn boot(&self, sockets: &Path, limit: Duration, show: bool) -> Result<Ended, String> {
         let mut command = self.command(sockets, "");
         command.args(["-serial", "file:console.log"]);
@@ -144,8 +144,8 @@ impl Guest<'_> {
         }
     }
 
-    /// Empties the folder and fills it with what QEMU reads; the result is a place for sockets,
-    /// whose paths must be short.
+    /// Empties the folder and fills it with QEMU's input. Returns a place for sockets, whose paths
+    /// must be short.
     fn prepare(&self) -> Result<tempfile::TempDir, String> {
         let failed = |error| format!("{}: {error}", self.folder.display());
         match fs::remove_dir_all(self.folder) {
@@ -163,7 +163,7 @@ impl Guest<'_> {
         tempfile::tempdir().map_err(failed)
     }
 
-    /// What a boot reads and writes.
+    /// The input and output files of a boot.
     fn provide(&self, archive: &[u8]) -> Result<(), String> {
         let failed = |error| format!("{}: {error}", self.folder.display());
         let mut initramfs = self.create("initramfs")?;
@@ -191,7 +191,7 @@ impl Guest<'_> {
         Ok(backends)
     }
 
-    /// What serves the image of device `index` over vhost-user at `socket`.
+    /// The program that serves the image of device `index` over vhost-user at `socket`.
     fn storage_daemon(&self, index: usize, socket: &Path) -> Command {
         let mut daemon = workspace::command("qemu-storage-daemon");
         daemon.current_dir(self.folder).arg("--blockdev");
@@ -206,7 +206,7 @@ impl Guest<'_> {
         daemon
     }
 
-    /// What serves a compressed disk there.
+    /// The program that serves a compressed disk there.
     fn uzram(&self, index: usize, size_mib: u32, socket: &Path) -> Result<Command, String> {
         let mut command = self.control(socket.parent().unwrap_or(socket))?;
         command.args(["serve", "--attach", "vhost-user", "--algorithm", "lz4"]);
@@ -226,7 +226,7 @@ impl Guest<'_> {
         Ok(command)
     }
 
-    /// Writes down what the compressed disks hold at the end.
+    /// Writes the final content of the compressed disks to files.
     fn note_stats(&self, sockets: &Path) -> Result<(), String> {
         for (index, device) in self.devices.iter().enumerate() {
             if let Device::Uzram { .. } = device {
@@ -320,7 +320,7 @@ impl Guest<'_> {
         }
     }
 
-    /// Writes down what the test returned.
+    /// Writes the files that the test returned.
     fn keep(&self, watch: Watch) -> Result<(), String> {
         for file in watch.into_files() {
             self.create(&format!("files/{}", file.name))?
@@ -331,7 +331,7 @@ impl Guest<'_> {
         Ok(())
     }
 
-    /// Adds what QEMU says itself to a failure that is QEMU's.
+    /// Adds QEMU's output to a failure of QEMU's.
     fn explain(&self, failure: Failure) -> Failure {
         let said = fs::read_to_string(self.folder.join("qemu.log")).unwrap_or_default();
         match failure {
@@ -341,7 +341,7 @@ impl Guest<'_> {
     }
 }
 
-/// The emulator. What else it takes comes with it.
+/// The emulator. Its package brings its other files.
 pub const QEMU: Tool = install::QEMU_SYSTEM;
 
 impl Device {
@@ -388,12 +388,12 @@ impl Device {
     }
 }
 
-/// What a compressed disk is called.
+/// The name of a compressed disk.
 fn disk_name(index: usize) -> String {
     format!("disk{index}")
 }
 
-/// The file, in the guest's folder, with what a compressed disk held at the end.
+/// The file, in the guest's folder, with the final content of a compressed disk.
 pub fn stat_name(index: usize) -> String {
     format!("stat{index}.json")
 }
@@ -413,7 +413,7 @@ struct Tail {
 }
 
 impl Tail {
-    /// What one look takes at most, in bytes; the rest is there at the next.
+    /// Most bytes of one look. The rest is read at the next.
     const LOOK_MAX_BYTES: u64 = 4 << 20;
 
     fn open(path: &Path) -> Result<Tail, String> {
@@ -421,7 +421,7 @@ impl Tail {
         Ok(Tail { file })
     }
 
-    /// What has been appended since the last look.
+    /// The text appended since the last look.
     fn read(&mut self) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         let mut look = (&self.file).take(Self::LOOK_MAX_BYTES);

@@ -1,10 +1,9 @@
-//! The tests that run in a guest. Each is a script with what it needs; each gets a guest of its
-//! own.
+//! The tests that run in a guest. Each is a script and its needs; each gets a guest of its own.
 //!
-//! A script's status is the test's. What it writes to /out comes back; the first line of
+//! A script's status is the test's. Files that it writes to /out come back; the first line of
 //! /out/remark stands beside the result. Modules may be followed by parameters. Plants fail on
-//! purpose: such a test passes if its guest's failure is the one that was planted, so every run of
-//! all tests shows that none of these failures goes unseen.
+//! purpose: such a test passes if its guest's failure is the planted one. So every run of all
+//! tests shows that each of these failures is noticed.
 
 use std::fs;
 use std::path::Path;
@@ -19,32 +18,35 @@ use crate::install::{self, Tool};
 pub struct GuestTest {
     pub name: &'static str,
     pub script: &'static str,
-    /// For a second boot, with the same devices and the first one as the root; the first script has
-    /// put it there from /test/second.
+    /// The script of a second boot, with the same devices and the first one as the root. The first
+    /// script has put it there from /test/second.
     pub second: Option<&'static str>,
-    /// To load before the script, with what they need.
+    /// Modules to load before the script, with their dependencies.
     pub modules: &'static [&'static str],
-    /// To copy from this machine.
+    /// Programs to copy from this machine.
     pub programs: &'static [Tool],
     /// Whether it wants `uzram`, the static binary, in /bin.
     pub uzram: bool,
+    /// Whether it wants `uzram-bench`, static too.
+    pub laboratory: bool,
     /// Whether it wants a certificate of `localhost`, /test/certificate.pem, and its key, /test/key.pem.
     pub certificate: bool,
     /// Whether it wants `eat`, which uses more memory than there is, in /bin.
     pub eat: bool,
     pub memory_mib: u32,
     pub devices: &'static [Device],
-    /// For the script alone. Far above what is usual: the machine may be busy.
+    /// Time limit of the script alone. It is far above the usual time, because the machine may be
+    /// busy.
     pub limit: Duration,
-    /// What must hold of the guest's folder after the script has succeeded.
+    /// A check of the guest's folder after the script has succeeded.
     pub check: fn(&Path) -> Result<(), String>,
-    /// Whether the suite leaves it out: it measures, and takes minutes for that.
+    /// Whether the suite leaves it out: it measures, and takes minutes.
     pub measures: bool,
     /// For plants: whether a failure is the planted one.
     pub planted: Option<fn(&Failure) -> bool>,
 }
 
-/// What a test is unless it says otherwise.
+/// The defaults of a test.
 const PLAIN: GuestTest = GuestTest {
     name: "",
     script: "",
@@ -52,6 +54,7 @@ const PLAIN: GuestTest = GuestTest {
     modules: &[],
     programs: &[],
     uzram: false,
+    laboratory: false,
     certificate: false,
     eat: false,
     memory_mib: 256,
@@ -216,6 +219,7 @@ pub const TESTS: &[GuestTest] = &[
         ],
         programs: &[install::FIO, install::LOSETUP, install::BLKDISCARD],
         uzram: true,
+        laboratory: true,
         memory_mib: 1536,
         limit: Duration::from_secs(3600),
         measures: true,
@@ -226,6 +230,7 @@ pub const TESTS: &[GuestTest] = &[
         script: include_str!("../../guest/bench-kernel-zram.sh"),
         modules: &["zram num_devices=1"],
         uzram: true,
+        laboratory: true,
         memory_mib: 1024,
         limit: Duration::from_secs(600),
         measures: true,
@@ -297,7 +302,7 @@ fn is_module(failure: &Failure, name: &str) -> bool {
     matches!(failure, Failure::Module(text) if text.contains(name))
 }
 
-/// The guest's busybox is this machine's, byte for byte, after the way in and out.
+/// The guest's busybox came back byte for byte.
 fn busybox_came_back(folder: &Path) -> Result<(), String> {
     let ours = crate::workspace::find_program(install::BUSYBOX.program);
     let ours = fs::read(ours.ok_or("no busybox")?).map_err(|error| error.to_string())?;
@@ -309,7 +314,7 @@ fn busybox_came_back(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// What the guest wrote to its disks, and said so, lies in their images.
+/// The data that the guest wrote to its disks lies in their images.
 fn images_were_written(folder: &Path) -> Result<(), String> {
     for (index, marker) in ["virtio", "pmem", "vhost-user"].into_iter().enumerate() {
         let name = image_name(index);

@@ -1,20 +1,20 @@
-//! What a running guest says, and what follows from it. Bytes and time come in, a verdict comes
-//! out; nothing here does I/O, so every way to fail can be told in a test.
+//! The output of a running guest, and the verdict on it. Bytes and time come in, a verdict comes
+//! out. Nothing here does I/O, so every failure can be simulated in a test.
 //!
-//! The guest speaks on two channels. Its *console* is text for people, in which the kernel tells
-//! its own troubles. The *control port* carries the lines that `guest/init` lists, and files. Every
-//! phase has a time limit, so there is a verdict in bounded time whatever the guest does.
+//! The guest has two channels. Its *console* is text for people, with the kernel's own troubles.
+//! The *control port* carries the lines that `guest/init` lists, and files. Every phase has a time
+//! limit, so there is a verdict in bounded time whatever the guest does.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::process::Exit;
 
-/// Until the guest's first process says that it runs; seconds are usual.
+/// Time until the guest's first process reports. Seconds are usual.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
-/// From the end of the test to the end of the guest, files included.
+/// Time from the end of the test to the end of the guest, files included.
 const LEAVE_LIMIT: Duration = Duration::from_secs(30);
-/// What follows a failure on the console explains it; it is heard for so long.
+/// Time to go on reading after a failure: the console then explains it.
 const AFTERMATH: Duration = Duration::from_secs(2);
 /// Console output at most, in bytes.
 const CONSOLE_MAX_BYTES: usize = 16 << 20;
@@ -24,16 +24,16 @@ const LINE_MAX_BYTES: usize = 4096;
 const FILES_MAX: usize = 64;
 const FILES_MAX_BYTES: usize = 64 << 20;
 
-/// Why a guest's test did not pass.
+/// The reason why a guest's test did not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The test's own verdict.
     Status(i32),
-    /// The test, or what follows it, ran past its limit.
+    /// The test, or its aftermath, ran past its limit.
     Hang(&'static str, Duration),
     /// The guest's kernel gave up.
     Panic(String),
-    /// The guest's kernel found that nothing moves.
+    /// The guest's kernel found tasks that hang.
     Lockup(String),
     /// The guest ran out of memory and its kernel killed something.
     OutOfMemory(String),
@@ -41,13 +41,13 @@ pub enum Failure {
     Module(String),
     /// The guest went away before its test had ended.
     GoneEarly(&'static str),
-    /// The guest says more than anybody reads.
+    /// The guest's output is too long.
     TooMuchOutput,
-    /// The control port carried something that is not its language.
+    /// The control port carried a malformed line.
     Garbled(String),
     /// QEMU itself failed.
     Machine(String),
-    /// Something on this side: the guest could not be set up, or left something wrong behind.
+    /// A fault on this side: the guest could not be set up, or left a wrong file behind.
     Other(String),
 }
 
@@ -79,7 +79,7 @@ pub struct Returned {
     pub content: Vec<u8>,
 }
 
-/// What is known about a guest so far.
+/// The knowledge about a guest so far.
 pub struct Watch {
     limit: Duration,
     phase: Phase,
@@ -131,8 +131,8 @@ impl Watch {
         }
     }
 
-    /// Whether to go on at time `now`; `ended` says that the guest is gone and all it said was
-    /// heard. `Some` is the verdict: the test passed, or why not.
+    /// Whether to go on at time `now`. `ended` tells that the guest is gone and all of its output
+    /// was read. `Some` is the verdict: the test passed, or the reason why not.
     pub fn verdict(&self, now: Duration, ended: Option<Exit>) -> Option<Result<(), Failure>> {
         if let Some((failure, since)) = &self.failure {
             let heard = ended.is_some() || now > *since + AFTERMATH;
@@ -159,7 +159,7 @@ impl Watch {
         }
     }
 
-    /// How long the guest took until its first process ran.
+    /// The time until the guest's first process ran.
     pub fn up_after(&self) -> Option<Duration> {
         self.up_after
     }
@@ -169,7 +169,7 @@ impl Watch {
         self.files
     }
 
-    /// Takes in what the console said.
+    /// Takes in text of the console.
     pub fn console(&mut self, bytes: &[u8], now: Duration) {
         self.console_bytes += bytes.len();
         if self.console_bytes > CONSOLE_MAX_BYTES {
@@ -188,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// Takes in what came through the control port.
+    /// Takes in bytes of the control port.
     pub fn control(&mut self, bytes: &[u8], now: Duration) {
         let mut rest = bytes;
         while !rest.is_empty() && self.failure.is_none() {
@@ -273,8 +273,8 @@ impl Watch {
     }
 }
 
-/// What a line of the kernel on the console says of trouble, if it does. Lines of programs do not
-/// count: only the kernel starts its own with the time in brackets.
+/// The trouble in a line of the kernel on the console, if there is any. Lines of programs do not
+/// count: only the kernel starts its lines with the time in brackets.
 fn trouble(line: &str) -> Option<Failure> {
     let (stamp, text) = line.trim_end().strip_prefix('[')?.split_once("] ")?;
     if !stamp.trim_start().starts_with(|c: char| c.is_ascii_digit()) {
@@ -308,7 +308,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A guest that has said `control` one byte at a time, and is not gone.
+    /// A guest that has sent `control` one byte at a time, and is still running.
     fn after(control: &[u8]) -> Watch {
         let mut watch = Watch::new(LIMIT);
         for byte in control {

@@ -4,12 +4,17 @@ use std::process::Command;
 
 use crate::tree::{Tree, root};
 
-/// What the built program prints for `uzram help`, or `uzram help SUB...`; `None` if it fails.
+/// The output of the built program for `uzram help`, or `uzram help SUB...`; `None` if it fails.
+/// For `bench SUITE` it is the output of `uzram-bench`.
 pub fn help_of_the_binary(subcommand: &[String]) -> Option<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    let (package, subcommand) = match subcommand {
+        [bench, suite @ ..] if bench == "bench" => ("uzram-bench", suite),
+        all => ("uzram-cli", all),
+    };
     command
-        .args(["run", "--quiet", "-p", "uzram-cli", "--", "help"])
+        .args(["run", "--quiet", "-p", package, "--", "help"])
         .args(subcommand);
     let output = command.current_dir(root()).output().unwrap();
     output

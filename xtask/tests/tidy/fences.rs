@@ -1,18 +1,19 @@
-//! What only some files may do: unsafe code, and the standard library's locks and threads.
+//! Rights of some files only: unsafe code, and the standard library's locks and threads.
 
 use crate::tree::{File, Tree, words};
 
-/// The heading, in the doc comment of a crate's root, of the list of files that may use `unsafe`.
-/// Its lines read ``- `path/file.rs`: why``; paths are relative to the root file.
-const HEADING: &str = "# Modules that may use unsafe";
+/// The heading of the list of files that may use `unsafe`. Its lines read ``- `path/file.rs`:
+/// why``. It stands in ARCHITECTURE.md, with paths from the root of the repository, and in the doc
+/// comments of the roots of crates outside of the product, with paths from there.
+const HEADING: &str = "Modules that may use unsafe";
 
 /// The engine's one importer of the standard library's locks and threads.
 const SYNC: &str = "crates/uzram/src/sync.rs";
-/// Questions that no schedule changes the answer of.
+/// Questions whose answer no schedule changes.
 const HARMLESS: &[&str] = &["thread::available_parallelism", "thread::panicking"];
 
-/// Files that use `unsafe` unlisted, and list entries that are out of date. Tests may use it: what
-/// they ship is nothing, and clippy sees to their SAFETY comments.
+/// Files that use `unsafe` unlisted, and list entries that are out of date. Tests may use it: they
+/// are not shipped, and clippy checks their SAFETY comments.
 pub fn unsafe_modules(tree: &Tree) -> Vec<String> {
     let mut violations = Vec::new();
     let listed: Vec<String> = tree.files.iter().flat_map(listed).collect();
@@ -35,27 +36,31 @@ pub fn unsafe_modules(tree: &Tree) -> Vec<String> {
     violations
 }
 
-/// The paths that a crate's root lists.
+/// The paths that a file lists, if a list may stand in it.
 fn listed(file: &File) -> Vec<String> {
-    let is_root = file.path.ends_with("src/lib.rs") || file.path.ends_with("src/main.rs");
-    let Some(folder) = file
-        .path
-        .rsplit_once('/')
-        .map(|(folder, _)| folder)
-        .filter(|_| is_root)
-    else {
+    let root = ["src/lib.rs", "src/main.rs"];
+    let (folder, mark) = if file.path == "ARCHITECTURE.md" {
+        ("", "")
+    } else if root.iter().any(|root| file.path.ends_with(root)) {
+        let (folder, _) = file.path.rsplit_once('/').unwrap_or_default();
+        (folder, "//!")
+    } else {
         return Vec::new();
     };
-    let docs = file
-        .text
-        .lines()
-        .filter_map(|line| line.strip_prefix("//!"))
+    let lines = file.text.lines();
+    let texts = lines
+        .filter_map(|line| line.strip_prefix(mark))
         .map(str::trim);
-    docs.skip_while(|line| *line != HEADING)
+    texts
+        .skip_while(|line| !line.starts_with('#') || line.trim_start_matches(['#', ' ']) != HEADING)
         .skip(1)
         .take_while(|line| !line.starts_with('#'))
         .filter_map(|line| line.strip_prefix("- `")?.split_once('`'))
-        .map(|(path, _)| format!("{folder}/{path}"))
+        .map(|(path, _)| {
+            format!("{folder}/{path}")
+                .trim_start_matches('/')
+                .to_string()
+        })
         .collect()
 }
 
@@ -124,6 +129,13 @@ fn unsafe_outside_of_the_list_is_caught() {
         ),
         0
     );
+    // The list of the product stands in ARCHITECTURE.md.
+    let list =
+        "# A\n\n## Modules that may use unsafe\n\n- `crates/a/src/b.rs`: mmap\n\n## C\n\n- `c.rs`";
+    let used = ("crates/a/src/b.rs", "fn f() { unsafe { g() } }");
+    let product = [("ARCHITECTURE.md", list), used];
+    assert_eq!(unsafe_modules(&Tree::planted(&product)), [""; 0]);
+    assert_eq!(unsafe_modules(&Tree::planted(&[used])).len(), 1);
     // Without any list nothing may; an entry whose file has none, or is gone, is stale.
     let unlisted = [(
         "crates/a/src/main.rs",

@@ -3,9 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
+mod circles;
 mod commands;
+mod dependencies;
 mod direction;
 mod fences;
+mod links;
+mod profiles;
 mod shape;
 mod text;
 mod tree;
@@ -29,6 +33,20 @@ fn crates_depend_downwards_only() {
 }
 
 #[test]
+fn the_product_links_nothing_of_the_laboratory() {
+    assert_none(&links::unwanted(&links::cargo_tree));
+    assert_none(&links::laboratory(&links::cargo_tree_of_features));
+}
+
+#[test]
+fn dependencies_are_permissive_and_from_one_registry() {
+    let (tree, packages) = (Tree::load(), dependencies::packages());
+    assert_none(&dependencies::licences(&tree, &packages));
+    assert_none(&dependencies::wildcards(&packages));
+    assert_none(&dependencies::sources(&tree));
+}
+
+#[test]
 fn modules_of_the_engine_depend_downwards_only() {
     assert_none(&direction::modules(&Tree::load()));
 }
@@ -36,6 +54,16 @@ fn modules_of_the_engine_depend_downwards_only() {
 #[test]
 fn layers_speak_their_own_language_only() {
     assert_none(&direction::vocabulary(&Tree::load()));
+}
+
+#[test]
+fn no_files_need_each_other() {
+    assert_none(&circles::circles(&Tree::load(), circles::KNOWN));
+}
+
+#[test]
+fn every_build_contains_panics() {
+    assert_none(&profiles::aborting(&Tree::load()));
 }
 
 #[test]
@@ -55,6 +83,11 @@ fn source_files_have_heads_and_end_in_sight() {
 }
 
 #[test]
+fn no_file_is_too_large_to_read() {
+    assert_none(&shape::blobs(&Tree::load()));
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     assert_none(&shape::unfinished(&Tree::load()));
 }
@@ -62,11 +95,6 @@ fn nothing_is_left_unfinished() {
 #[test]
 fn every_crate_inherits_the_lints() {
     assert_none(&shape::lints(&Tree::load()));
-}
-
-#[test]
-fn texts_speak_of_the_project_alone() {
-    assert_none(&text::banned_words(&Tree::load()));
 }
 
 #[test]

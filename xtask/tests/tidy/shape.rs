@@ -1,11 +1,13 @@
-//! What every file looks like: a head that says what it is, an end in sight, nothing unfinished.
+//! The shape of every file: a head that describes it, a bounded length, nothing unfinished.
 
 use crate::tree::{Tree, code, without_tests};
 
 /// Ceiling of a source file without its tests, in lines.
 const LINES_MAX: usize = 600;
+/// Ceiling of any file, in bytes.
+const BYTES_MAX: u64 = 256 << 10;
 
-/// Calls and markers that say that somebody has not finished. Written apart for this very file.
+/// Calls and markers of unfinished work. They are written in parts because of this very file.
 const UNFINISHED_CODE: &[&str] = &["todo!", "dbg!", "unimplemented!"];
 const UNFINISHED_COMMENTS: &[&str] = &[
     concat!("TO", "DO"),
@@ -42,7 +44,7 @@ pub fn ceilings(tree: &Tree) -> Vec<String> {
     long.collect()
 }
 
-/// How many lines of `source` the items under `#[cfg(test)]` take.
+/// Lines of `source` that the items under `#[cfg(test)]` take.
 fn test_lines(source: &str) -> usize {
     let code = code(source);
     let kept = without_tests(&code);
@@ -51,6 +53,16 @@ fn test_lines(source: &str) -> usize {
     pairs
         .filter(|(before, after)| !before.trim().is_empty() && after.trim().is_empty())
         .count()
+}
+
+/// Files that are too large to read.
+pub fn blobs(tree: &Tree) -> Vec<String> {
+    let large = tree.sizes.iter().filter(|(_, bytes)| *bytes > BYTES_MAX);
+    large
+        .map(|(path, bytes)| {
+            format!("{path}: {bytes} bytes, at most {BYTES_MAX}; keep a summary of it")
+        })
+        .collect()
 }
 
 /// Code and comments that say that something is missing.
@@ -74,7 +86,9 @@ pub fn unfinished(tree: &Tree) -> Vec<String> {
 /// Manifests that do not inherit the workspace's lints.
 pub fn lints(tree: &Tree) -> Vec<String> {
     let members = tree.files.iter().filter(|file| {
-        let is_member = file.path.starts_with("crates/") || file.path.starts_with("xtask/");
+        let is_member = ["crates/", "lab/", "xtask/"]
+            .iter()
+            .any(|folder| file.path.starts_with(folder));
         is_member && file.path.ends_with("/Cargo.toml")
     });
     let careless = members.filter(|file| !file.text.contains("[lints]\nworkspace = true"));
@@ -107,6 +121,15 @@ fn a_file_above_the_ceiling_is_caught_and_tests_do_not_count() {
     let violations = ceilings(&Tree::planted(&files));
     assert_eq!(violations.len(), 1, "{violations:?}");
     assert!(violations[0].starts_with("src/a.rs: 601 lines"));
+}
+
+#[test]
+fn a_blob_is_caught() {
+    let [fine, large] = [BYTES_MAX, BYTES_MAX + 1].map(|bytes| "x".repeat(bytes as usize));
+    let tree = Tree::planted(&[("docs/a.csv", &fine), ("docs/b.json", &large)]);
+    let violations = blobs(&tree);
+    assert_eq!(violations.len(), 1, "{violations:?}");
+    assert!(violations[0].starts_with("docs/b.json: 262145 bytes"));
 }
 
 #[test]

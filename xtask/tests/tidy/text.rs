@@ -1,76 +1,6 @@
-//! Texts: they speak of the project alone, and their links lead somewhere.
+//! Texts: their links lead to existing files and headings.
 
 use crate::tree::{Tree, root};
-
-/// Words, in lower case, that speak of how or where the project is made instead of what it is.
-/// Written apart so that this file does not hold them.
-const BANNED: &[&str] = &[
-    concat!("ses", "sion"),
-    concat!("ses", "sions"),
-    concat!("help", "er agent"),
-    concat!("help", "er agents"),
-    concat!("sub", "agent"),
-    concat!("clau", "de"),
-    concat!("anthro", "pic"),
-    concat!("crates", ".io"),
-    concat!("proxy", ".golang"),
-    concat!("art", "ifactory"),
-    concat!("/wo", "rk/"),
-    concat!("/ro", "ot/"),
-    concat!("/tmp/", "t-"),
-    concat!("../sha", "red"),
-    concat!("design", ".md"),
-    concat!("the ", "brief"),
-];
-
-/// What a banned word also means, and where.
-const ALLOWED: &[(&str, &str)] = &[
-    // One client's exchange with a server, as the NBD protocol calls it.
-    (BANNED[0], "crates/uzram-frontends/"),
-    (BANNED[1], "crates/uzram-frontends/"),
-    (BANNED[0], "ARCHITECTURE.md"),
-    (BANNED[0], "crates/uzram-bench/src/suite/nbd/"),
-    (BANNED[0], "fuzz/"),
-];
-
-/// Lock files name where every crate comes from; their content is not ours.
-const GENERATED: &[&str] = &["Cargo.lock", "fuzz/Cargo.lock"];
-
-/// Banned words in any file.
-pub fn banned_words(tree: &Tree) -> Vec<String> {
-    let mut violations = Vec::new();
-    for file in tree
-        .files
-        .iter()
-        .filter(|file| !GENERATED.contains(&file.path.as_str()))
-    {
-        for (index, line) in file.text.lines().enumerate() {
-            let lower = line.to_lowercase();
-            let allowed = |word: &str| {
-                ALLOWED
-                    .iter()
-                    .any(|(known, place)| *known == word && file.path.starts_with(place))
-            };
-            let found = BANNED
-                .iter()
-                .filter(|word| has_word(&lower, word) && !allowed(word));
-            violations.extend(found.map(|word| format!("{}:{}: `{word}`", file.path, index + 1)));
-        }
-    }
-    violations
-}
-
-/// Whether `word` stands in `line`, and not as a part of a longer word.
-fn has_word(line: &str, word: &str) -> bool {
-    line.match_indices(word).any(|(at, _)| {
-        let letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-        let starts = word.starts_with(char::is_alphanumeric);
-        let ends = word.ends_with(char::is_alphanumeric);
-        let before = letter(line[..at].chars().next_back());
-        let after = letter(line[at + word.len()..].chars().next());
-        !(starts && before || ends && after)
-    })
-}
 
 /// Relative links of Markdown files to files or headings that do not exist.
 pub fn links(tree: &Tree) -> Vec<String> {
@@ -142,28 +72,6 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
                 .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
             kept.map(|c| if c == ' ' { '-' } else { c }).collect()
         })
-}
-
-#[test]
-fn a_banned_word_is_caught_as_a_word_only() {
-    for word in BANNED {
-        let text = format!("fine\nthis is {}, here", word.to_uppercase());
-        assert_eq!(
-            banned_words(&Tree::planted(&[("docs/a.md", &text)])).len(),
-            1,
-            "{word}"
-        );
-    }
-    let fine = "obsessions; the root directory; work in /workshop; crate";
-    assert_eq!(
-        banned_words(&Tree::planted(&[("docs/a.md", fine)])),
-        [""; 0]
-    );
-    let lock = format!("source = \"{}\"", BANNED[7]);
-    assert_eq!(
-        banned_words(&Tree::planted(&[("Cargo.lock", &lock)])),
-        [""; 0]
-    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub struct File {
 }
 
 impl File {
-    /// Whether the file's name says that it holds nothing but tests.
+    /// Whether the file's name says that it has nothing but tests.
     pub fn is_test(&self) -> bool {
         self.path.contains("/tests/") || self.path.ends_with("tests.rs")
     }
@@ -19,13 +19,18 @@ impl File {
 /// Every text file that belongs to the repository.
 pub struct Tree {
     pub files: Vec<File>,
+    /// Every file, also those that are no text, with its size in bytes.
+    pub sizes: Vec<(String, u64)>,
 }
 
 impl Tree {
-    /// Reads the checkout, build outputs and whatever lies in hidden folders other than `.ci`,
-    /// `.cargo` and `.github` left out.
+    /// Reads the checkout without build outputs and hidden folders other than `.ci`, `.cargo` and
+    /// `.github`.
     pub fn load() -> Tree {
-        let mut tree = Tree { files: Vec::new() };
+        let mut tree = Tree {
+            files: Vec::new(),
+            sizes: Vec::new(),
+        };
         tree.add_directory(&root(), "");
         tree
     }
@@ -36,8 +41,10 @@ impl Tree {
             path: (*path).into(),
             text: (*text).into(),
         };
+        let size = |(path, text): &(&str, &str)| ((*path).into(), text.len() as u64);
         Tree {
             files: files.iter().map(file).collect(),
+            sizes: files.iter().map(size).collect(),
         }
     }
 
@@ -48,8 +55,8 @@ impl Tree {
             .filter(move |file| file.path.starts_with(prefix) && file.path.ends_with(".rs"))
     }
 
-    /// The code of a file that goes into the product: none of its tests, nothing at all of a file
-    /// that its parent declares for tests only.
+    /// The product's code of a file: none of its tests, and nothing of a file that its parent
+    /// declares for tests only.
     pub fn product_code(&self, file: &File) -> String {
         if file.is_test() {
             return String::new();
@@ -85,7 +92,12 @@ impl Tree {
                 }
             } else if relative == ".git" {
                 // In a linked worktree it is a file that names a place on this machine.
-            } else if let Ok(text) = std::fs::read_to_string(&path) {
+            } else {
+                let bytes = path.metadata().map_or(0, |metadata| metadata.len());
+                self.sizes.push((relative.clone(), bytes));
+                let Ok(text) = std::fs::read_to_string(&path) else {
+                    continue;
+                };
                 self.files.push(File {
                     path: relative,
                     text,
@@ -95,7 +107,7 @@ impl Tree {
     }
 }
 
-/// Whether a folder is not the repository's: what .gitignore names, and hidden folders.
+/// Whether a folder is not part of the repository: hidden, or named in .gitignore.
 fn is_foreign(relative: &str, name: &str) -> bool {
     let ignored = [
         "target",
@@ -108,10 +120,21 @@ fn is_foreign(relative: &str, name: &str) -> bool {
     hidden || ignored.contains(&relative)
 }
 
-/// The root of the checkout that cargo runs the tests of.
+/// The root of the checkout for which cargo runs the tests.
 pub fn root() -> PathBuf {
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");
     Path::new(&xtask).parent().unwrap().to_path_buf()
+}
+
+/// The output of cargo, run in the root with `arguments` that are separated by blanks.
+pub fn cargo(arguments: &str) -> String {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.args(arguments.split(' ')).current_dir(root());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo {arguments}: {said}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// `source` with comments and the insides of literals blanked out; lines keep their numbers.
@@ -131,7 +154,7 @@ pub fn code(source: &str) -> String {
     code
 }
 
-/// Length in bytes of what starts `rest`, and whether it is code.
+/// Length in bytes of the first piece of `rest`, and whether it is code.
 fn token(rest: &str, next: char, before: Option<char>) -> (usize, bool) {
     let in_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
     if rest.starts_with("//") {
@@ -203,7 +226,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     )
 }
 
-/// The attributes that make an item a test's, up to where they may go on.
+/// The attributes that make an item a test's, up to the part that may vary.
 const TEST_ATTRIBUTES: &[&str] = &["#[cfg(test)]", "#[cfg(all(test,"];
 
 /// `code` with every item that exists in tests only blanked out.

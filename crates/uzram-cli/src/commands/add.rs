@@ -1,5 +1,6 @@
 //! `uzram add`.
 
+use uzram_server::DeviceKind;
 use uzram_server::control::{Attributes, Request};
 use uzram_server::size::human;
 
@@ -11,10 +12,11 @@ use crate::output::{bold, print};
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &AddArgs) -> Result {
     // What can be wrong by itself is said here, with exit status 2, before a server is asked.
-    args.device.config()?;
-    let options = args.device.options()?.into_iter();
+    let device = &args.device.0;
+    device.config()?;
+    let options = device.options()?.into_iter();
     let options = options
-        .map(|(name, value)| (name.to_owned(), value))
+        .map(|(spec, value)| (spec.name.to_owned(), value))
         .collect();
     let server = server(&state.open_to_ask()?, args.server.as_deref())?;
     let reply = done(&server, &Request::Add { options })?;
@@ -37,9 +39,10 @@ fn welcome(device: &Attributes) -> String {
         None => format!("URI='{uri}'\n  nbdinfo \"$URI\""),
     };
     format!(
-        "{} is a compressed RAM disk of {}, served by process {}.\n  {first}\n  \
+        "{} is {} of {}, served by process {}.\n  {first}\n  \
          uzram stat {name}\n  uzram remove {name}\n",
         bold(&name),
+        DeviceKind::parse(&text("device")).map_or("a disk", DeviceKind::description),
         human(number(device, "disksize")),
         text("pid"),
     )

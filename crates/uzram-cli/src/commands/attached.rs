@@ -1,10 +1,11 @@
-//! What to type once a disk is a file or a block device of this machine, or a disk of its guests.
+//! The commands to type once a disk is a file or a block device of this machine, or a disk of its
+//! guests.
 
 use std::path::Path;
 
 use super::quoted;
 
-/// A line to type, and what it does.
+/// A command to type, and its purpose.
 type Line = (String, &'static str);
 
 /// For a disk at `path`.
@@ -16,7 +17,7 @@ pub fn lines(path: &Path, name: &str) -> Vec<Line> {
     }
 }
 
-/// For a disk that virtual machines take from `socket`, whose memory must be shared for that.
+/// For a disk that virtual machines take from `socket`. Their memory must be shared.
 pub fn guest_lines(socket: &Path) -> Vec<Line> {
     let shown = quoted(&socket.to_string_lossy());
     vec![

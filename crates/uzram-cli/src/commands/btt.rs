@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use serde_json::json;
-use uzram::{BlockDevice, Btt, BttReport, BttVersion, Error, ErrorKind, Persistence, PmemFile};
+use uzram::{BlockDevice, Error, ErrorKind};
+use uzram_media::{Btt, BttProblem, BttReport, BttVersion, Persistence, PmemFile};
 use uzram_server::size::{human, parse, ram_bytes};
 
 use crate::args::btt::{
@@ -12,7 +13,7 @@ use crate::args::btt::{
 use crate::failure::{Failure, Result};
 use crate::output::{Align, bold, columns, print, print_json};
 
-/// What is looked at before a file is overwritten, in bytes from its start.
+/// Bytes at the start of a file that are looked at before it is overwritten.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
 
 /// Runs the command.
@@ -66,7 +67,7 @@ fn create(args: &BttCreateArgs) -> Result {
     ))
 }
 
-/// The file to make a table in, and whether it was made for that.
+/// The file for the table, and whether it was made for that.
 fn file_for(args: &BttCreateArgs) -> Result<(PmemFile, bool)> {
     if !args.file.exists() {
         let Some(size) = &args.size else {
@@ -181,7 +182,7 @@ fn pending(count: usize, what: &str) -> String {
 }
 
 fn json(report: &BttReport) -> serde_json::Value {
-    let problem = |problem: &uzram::BttProblem| {
+    let problem = |problem: &BttProblem| {
         json!({
             "arena": problem.arena,
             "offset": problem.offset,

@@ -10,7 +10,8 @@ use crate::args::CompactArgs;
 use crate::failure::Result;
 use crate::output::print;
 
-/// Runs the command: a server works for a second at each asking, and is asked until that is in vain.
+/// Runs the command: the server compacts for a second per request, and is asked until it frees
+/// nothing more.
 pub fn run(state: StateAt<'_>, args: &CompactArgs) -> Result {
     let state = state.open_to_ask()?;
     let before = disk(&state, &args.name)?;
@@ -37,12 +38,12 @@ pub fn run(state: StateAt<'_>, args: &CompactArgs) -> Result {
     ))
 }
 
-/// Memory that the system has again; what was written meanwhile counts against it.
+/// Memory that the system has back. Memory taken by writes meanwhile counts against it.
 fn given_back_bytes(before: &Attributes, now: &Attributes) -> u64 {
     number(before, "mem_resident").saturating_sub(number(now, "mem_resident"))
 }
 
-/// How far it is, on a terminal, once it takes a while.
+/// Shows the progress on a terminal once the work takes a while.
 fn show(asked: usize, bytes: u64) {
     if asked > 1 && std::io::stderr().is_terminal() {
         let _ = write!(std::io::stderr(), "\r{} so far\x1b[K", human(bytes));

@@ -1,4 +1,4 @@
-//! `uzram down`: undoes what `uzram up` did, whatever is left of it.
+//! `uzram down`: undoes `uzram up`, also where only a part of it is left.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,60 +8,94 @@ use rustix::process::{Pid, Signal};
 use uzram_server::attachment::{Leftovers, usage};
 use uzram_server::control::Request;
 use uzram_server::state::{Entry, StateDir, check_name, own_uid};
-use uzram_server::swap::Watermarks;
 use uzram_server::system;
 
-use super::{StateAt, disks, done, up};
+use super::record::{forget, noted_at, resolved};
+use super::{StateAt, disks, done, kernel_settings};
 use crate::args::DownArgs;
 use crate::failure::{Failure, Result};
-use crate::output::{print, warn};
+use crate::output::print;
 
-/// A server has this long to end.
+/// The time that a server has to end.
 pub const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &DownArgs) -> Result {
     let state = state.open_to_ask()?;
-    let name = match up::as_directory(&args.target)? {
-        None => args.target.clone(),
-        Some(directory) => match mounted_at(&state, &directory) {
-            Some(name) => name,
-            None => return not_ours(&directory),
-        },
+    let Some(name) = find(&state, &args.target)? else {
+        return Ok(());
     };
-    check_name(&name)?;
-    if state.entry(&name).is_none() && Leftovers::of(&state, &name).is_empty() {
-        let _ = std::fs::remove_file(state.log(&name));
-        return print(&format!("{name} is not up; nothing to do.\n"));
-    }
-    if own_uid() != 0 {
+    let was_known = is_known(&state, &name);
+    if was_known && own_uid() != 0 && needs_root(&state, &name) {
         let text = format!("down {name}: needs root, for swapoff or umount; try sudo");
         return Err(Failure::Failed(text));
     }
     take_down(&state, &name)?;
-    print(&format!("{name} is down.\n"))
-}
-
-fn not_ours(directory: &Path) -> Result {
-    let shown = directory.display();
-    let mounts = usage::mounts();
-    match mounts
-        .iter()
-        .rev()
-        .find(|mount| mount.directory == directory)
-    {
-        None => print(&format!("Nothing is mounted on {shown}; nothing to do.\n")),
-        Some(mount) => Err(Failure::Failed(format!(
-            "{shown}: {} of {} is mounted there, and no disk of uzram; umount takes it away",
-            mount.kind,
-            mount.source.display()
-        ))),
+    match was_known {
+        true => print(&format!("{name} is down.\n")),
+        false => print(&format!("{name} is not up; nothing to do.\n")),
     }
 }
 
+/// The disk that `target` means: one of that name, or the one that is or was mounted there. `None`
+/// if there is nothing to do, after a line that says so.
+fn find(state: &StateDir, target: &str) -> Result<Option<String>> {
+    let is_name = check_name(target).is_ok();
+    if is_name && is_known(state, target) {
+        return Ok(Some(target.to_owned()));
+    }
+    let is_path = target.contains('/') || target == "." || target == "..";
+    let directory = resolved(Path::new(target));
+    let Ok(directory) = directory else {
+        return match is_name {
+            true => Ok(Some(target.to_owned())),
+            false => nothing_at(Path::new(target)).map(|()| None),
+        };
+    };
+    if let Some(name) = belongs_to(state, &directory) {
+        return Ok(Some(name));
+    }
+    let mounts = usage::mounts();
+    let theirs = mounts.iter().rev().find(|m| m.directory == directory);
+    match theirs {
+        Some(mount) => {
+            let (shown, kind) = (directory.display(), &mount.kind);
+            Err(Failure::Failed(format!(
+                "{shown}: {kind} of {} is mounted there, and no disk of uzram; umount takes it away",
+                mount.source.display()
+            )))
+        }
+        None if is_path => nothing_at(&directory).map(|()| None),
+        None => {
+            check_name(target)?;
+            Ok(Some(target.to_owned()))
+        }
+    }
+}
+
+fn nothing_at(directory: &Path) -> Result {
+    let shown = directory.display();
+    print(&format!("Nothing is mounted on {shown}; nothing to do.\n"))
+}
+
+/// Whether a server, the kernel or the state directory knows the disk `name`.
+pub fn is_known(state: &StateDir, name: &str) -> bool {
+    is_up(state, name) || state.dead_entry(name).is_some()
+}
+
+/// Whether a server or the kernel knows it.
+fn is_up(state: &StateDir, name: &str) -> bool {
+    state.entry(name).is_some() || !Leftovers::of(state, name).is_empty()
+}
+
+/// The disk that is mounted on `directory`, or that `up` mounted there and that still exists.
+pub fn belongs_to(state: &StateDir, directory: &Path) -> Option<String> {
+    mounted_at(state, directory).or_else(|| noted_at(state, directory))
+}
+
 /// The disk that is mounted on `directory`, served or left over.
-pub fn mounted_at(state: &StateDir, directory: &Path) -> Option<String> {
+fn mounted_at(state: &StateDir, directory: &Path) -> Option<String> {
     let mounts = usage::mounts().into_iter().rev();
     let source = mounts
         .filter(|mount| mount.directory == directory)
@@ -75,7 +109,14 @@ pub fn mounted_at(state: &StateDir, directory: &Path) -> Option<String> {
     state.attached_names().into_iter().find(has_it)
 }
 
-/// Stops using the disk `name`, ends its server if that has no other, and removes what is left.
+/// Whether taking the disk `name` down needs root: a block device, or its user.
+fn needs_root(state: &StateDir, name: &str) -> bool {
+    Leftovers::of(state, name).devices().next().is_some()
+}
+
+/// Stops using the disk `name`, ends its server if it has no other disk, and removes the rest.
+///
+/// It succeeds only when no server, no device and no mount is left.
 pub fn take_down(state: &StateDir, name: &str) -> Result {
     let devices: Vec<PathBuf> = Leftovers::of(state, name)
         .devices()
@@ -85,11 +126,14 @@ pub fn take_down(state: &StateDir, name: &str) -> Result {
         stop_using(device)?;
     }
     let dead_swap = devices.iter().find(|device| usage::is_dead_swap(device));
-    restore_watermarks(state, name);
+    kernel_settings::restore(state, name);
     if let Some(entry) = state.entry(name) {
         end_server(state, &entry)?;
     }
     Leftovers::of(state, name).remove()?;
+    wait_until_gone(state, name)?;
+    forget(state, name);
+    state.sweep(name);
     let _ = std::fs::remove_file(state.log(name));
     // Looking removes what dead servers left in the state directory.
     state.entries()?;
@@ -103,29 +147,25 @@ pub fn take_down(state: &StateDir, name: &str) -> Result {
     }
 }
 
-/// Sets the kernel's watermarks to what `up` noted, if it did and no other device is swapped to.
-pub fn restore_watermarks(state: &StateDir, name: &str) {
-    let path = state.watermark(name);
-    let before = watermark_in(&path);
-    let _ = std::fs::remove_file(path);
-    let Some(before) = before.filter(|_| state.watermark_names().is_empty()) else {
-        return;
-    };
-    if let Err(error) = before.set() {
-        warn(&format!(
-            "vm.watermark_scale_factor and vm.watermark_boost_factor: not set back to {before}: {error}"
-        ));
+/// Waits: the kernel takes a loop device down when the last program closes it, and some programs
+/// look at each new one.
+fn wait_until_gone(state: &StateDir, name: &str) -> Result {
+    let deadline = Instant::now() + END_TIMEOUT;
+    while is_up(state, name) {
+        if Instant::now() >= deadline {
+            let left = Leftovers::of(state, name);
+            let left: Vec<String> = left.devices().map(|d| d.display().to_string()).collect();
+            return Err(Failure::Failed(format!(
+                "{name}: not down: something holds {}; end that and try again",
+                match left.as_slice() {
+                    [] => state.fuse_directory(name).display().to_string(),
+                    devices => devices.join(", "),
+                }
+            )));
+        }
+        std::thread::sleep(END_PAUSE);
     }
-}
-
-/// What the kernel's watermarks were before any device was swapped to, if one is.
-pub fn noted_watermark(state: &StateDir) -> Option<Watermarks> {
-    let mut names = state.watermark_names().into_iter();
-    names.find_map(|name| watermark_in(&state.watermark(&name)))
-}
-
-fn watermark_in(path: &Path) -> Option<Watermarks> {
-    Watermarks::parse(&std::fs::read_to_string(path).ok()?)
+    Ok(())
 }
 
 fn stop_using(device: &Path) -> Result {
@@ -143,16 +183,30 @@ fn stop_using(device: &Path) -> Result {
     }
     // The last one mounted first: it may lie within another one.
     for directory in usage::mounts_of(device).iter().rev() {
-        rustix::mount::unmount(directory, UnmountFlags::NOFOLLOW).map_err(|error| {
-            let shown = directory.display();
-            let who = match usage::holders(directory) {
-                holders if holders.is_empty() => String::new(),
-                holders => format!(", in use by {}", holders.join(", ")),
-            };
-            Failure::Failed(format!("umount {shown}: {error}{who}; end that first"))
-        })?;
+        unmount(device, directory)?;
     }
+    // Unmounted lazily, a file system lives on in the files that programs have open.
+    usage::check_unused(device)?;
     Ok(())
+}
+
+fn unmount(device: &Path, directory: &Path) -> Result {
+    let shown = directory.display();
+    let mounts = usage::mounts();
+    let top = mounts.iter().rev().find(|m| m.directory == directory);
+    if let Some(top) = top.filter(|top| top.source != device) {
+        let (kind, source) = (&top.kind, top.source.display());
+        return Err(Failure::Failed(format!(
+            "umount {shown}: {kind} of {source} is mounted over it; umount that first"
+        )));
+    }
+    rustix::mount::unmount(directory, UnmountFlags::NOFOLLOW).map_err(|error| {
+        let who = match usage::holders(directory) {
+            holders if holders.is_empty() => String::new(),
+            holders => format!(", in use by {}", holders.join(", ")),
+        };
+        Failure::Failed(format!("umount {shown}: {error}{who}; end that first"))
+    })
 }
 
 fn end_server(state: &StateDir, entry: &Entry) -> Result {

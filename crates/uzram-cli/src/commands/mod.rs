@@ -1,11 +1,15 @@
-//! One file a command; what they share is asking the servers of the state directory.
+//! One file per command. They share the way to ask the servers of the state directory.
 
 pub mod add;
+mod alike;
 mod attached;
 pub mod btt;
 pub mod compact;
+pub mod doctor;
 pub mod down;
+mod kernel_settings;
 pub mod list;
+mod record;
 pub mod remove;
 pub mod reset;
 pub mod serve;
@@ -14,19 +18,21 @@ pub mod stat;
 pub mod up;
 mod watch;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use uzram_server::DeviceConfig;
+use uzram_server::attachment::Leftovers;
 use uzram_server::control::{Attributes, Reply, Request, ask};
 use uzram_server::nearest::remedy;
-use uzram_server::options::{OptionError, device_config};
+use uzram_server::options::{OptionSpec, ValueForm, device_config};
 use uzram_server::state::{Entry, StateDir, check_name, default_path, own_uid};
 
-use crate::args::{DeviceArgs, PagesArgs};
+use crate::args::device::Given;
 use crate::failure::{Failure, Result};
 
-/// The state directory that the command line asks for: the default one, or another.
+/// The state directory of the command line: the default one, or another.
 #[derive(Clone, Copy)]
 pub struct StateAt<'a>(pub Option<&'a Path>);
 
@@ -50,20 +56,20 @@ impl StateAt<'_> {
     }
 }
 
-/// `path` as another process sees it, too.
+/// `path` in a form that another process understands too.
 fn absolute(option: &str, path: &Path) -> Result<PathBuf> {
     std::path::absolute(path)
         .map_err(|e| Failure::Usage(format!("{option} {}: {e}", path.display())))
 }
 
-/// The same, to be sent.
+/// The same as text for a request.
 fn absolute_text(option: &str, path: &Path) -> Result<String> {
     let path = absolute(option, path)?.into_os_string();
     path.into_string()
         .map_err(|path| Failure::Usage(format!("{option} {}: must be UTF-8", path.display())))
 }
 
-/// Codec parameters whose dictionary is found from the server's directory, too.
+/// Codec parameters with a dictionary's path that also works from the server's directory.
 fn with_absolute_files(parameters: &str) -> String {
     let absolute = |word: &str| match word.strip_prefix("dict=") {
         Some(path) => match std::path::absolute(path) {
@@ -76,65 +82,29 @@ fn with_absolute_files(parameters: &str) -> String {
     words.map(absolute).collect::<Vec<_>>().join(",")
 }
 
-impl DeviceArgs {
-    /// The options as the server's table of them names them.
-    pub fn options(&self) -> Result<Vec<(&'static str, String)>> {
-        let path = |option: &str, path: &Option<PathBuf>| match path {
-            Some(path) => absolute_text(option, path).map(Some),
-            None => Ok(None),
+impl Given {
+    /// The options as a server takes them, wherever it runs.
+    pub fn options(&self) -> Result<Vec<(&'static OptionSpec, String)>> {
+        let sent = |spec: &OptionSpec, value: &OsStr| match spec.value {
+            ValueForm::Path(_) => absolute_text(&format!("--{}", spec.name), value.as_ref()),
+            ValueForm::Parameters(_) => Ok(with_absolute_files(&value.to_string_lossy())),
+            ValueForm::Flag | ValueForm::Text(_) | ValueForm::Word(..) => {
+                Ok(value.to_string_lossy().into_owned())
+            }
         };
-        let given = [
-            ("size", self.size.clone()),
-            ("device", self.device.clone()),
-            ("path", path("--path", &self.path)?),
-            ("name", self.name.clone()),
-            ("mem-limit", self.mem_limit.clone()),
-            ("unit", self.unit.clone()),
-            ("socket", path("--socket", &self.socket)?),
-            ("listen", self.listen.clone()),
-            ("insecure", yes(self.insecure)),
-            ("tls-cert", path("--tls-cert", &self.tls_cert)?),
-            ("tls-key", path("--tls-key", &self.tls_key)?),
-            (
-                "tls-client-ca",
-                path("--tls-client-ca", &self.tls_client_ca)?,
-            ),
-            ("tls-required", yes(self.tls_required)),
-            ("for-swap", yes(self.for_swap)),
-            ("attach", self.attach.map(|attach| attach.name().to_owned())),
-        ];
-        let given = given.into_iter().chain(self.pages.options());
-        Ok(given
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect())
+        self.iter()
+            .map(|(spec, value)| Ok((spec, sent(spec, value)?)))
+            .collect()
     }
 
-    /// The device that they describe.
+    /// The device that the options describe.
     pub fn config(&self) -> Result<DeviceConfig> {
         let options = self.options()?;
-        let options = options.iter().map(|(name, value)| (*name, value.as_str()));
-        device_config(options).map_err(|OptionError { option, error }| {
-            Failure::from(error).about(format!("--{option}"))
-        })
+        let options = options
+            .iter()
+            .map(|(spec, value)| (spec.name, value.as_str()));
+        Ok(device_config(options)?)
     }
-}
-
-impl PagesArgs {
-    /// The options as the server's table of them names them, with the values of those given.
-    pub fn options(&self) -> [(&'static str, Option<String>); 4] {
-        let parameters = self.algorithm_params.as_deref();
-        [
-            ("algorithm", self.algorithm.clone()),
-            ("algorithm-params", parameters.map(with_absolute_files)),
-            ("pool", self.pool.clone()),
-            ("checksum", yes(self.checksum)),
-        ]
-    }
-}
-
-/// The value of a flag that is given.
-fn yes(flag: bool) -> Option<String> {
-    flag.then(|| "yes".to_owned())
 }
 
 /// `text` as one word of a shell.
@@ -146,13 +116,13 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A disk that somebody serves.
+/// A disk that is served.
 pub struct Disk {
     /// Its name.
     pub name: String,
-    /// Its server's process, once that said so.
+    /// Its server's process, if the server told it.
     pub pid: Option<u32>,
-    /// Its attributes, or why there are none.
+    /// Its attributes, or the reason why there are none.
     pub attributes: Result<Attributes>,
 }
 
@@ -170,7 +140,7 @@ pub fn disks(state: &StateDir) -> Result<Vec<Disk>> {
     Ok(disks)
 }
 
-/// What is said where there is no disk: a server may be waiting for some.
+/// The text for an empty list: a server may be waiting for disks.
 fn none(state: &StateDir) -> Result<&'static str> {
     Ok(match state.servers()?.is_empty() {
         true => "No disk is served. To make one: uzram serve --size 1G\n",
@@ -186,17 +156,17 @@ pub fn disk(state: &StateDir, name: &str) -> Result<Attributes> {
 /// Writes an attribute of the disk `name`.
 pub fn set(state: &StateDir, name: &str, attribute: &str, value: &str) -> Result {
     let entry = find(state, name)?;
-    let (name, attribute, value) = (name.into(), attribute.into(), value.into());
+    let (name, attribute, value) = (name.to_owned(), attribute.into(), value.into());
     let request = Request::Set {
-        name,
+        name: Some(name),
         attribute,
         value,
     };
     done(&entry, &request).map(|_| ())
 }
 
-/// The server that `wanted` means: the one with a disk of that name or with that process id; the only
-/// one if nothing is wanted.
+/// The server that `wanted` means: the one with a disk of that name or with that process id, or
+/// the only one if nothing is wanted.
 fn server(state: &StateDir, wanted: Option<&str>) -> Result<Entry> {
     let mut servers = state.servers()?;
     let Some(wanted) = wanted else {
@@ -251,6 +221,11 @@ fn described(state: &StateDir, servers: &[Entry]) -> String {
 fn find(state: &StateDir, name: &str) -> Result<Entry> {
     check_name(name)?;
     state.entry(name).ok_or_else(|| {
+        if dead(state).iter().any(|dead| dead.name == name) {
+            return Failure::Failed(format!(
+                "{name}: its server was killed; uzram down {name} cleans up"
+            ));
+        }
         let names: Vec<String> = match state.entries() {
             Ok(entries) => entries.into_iter().map(|entry| entry.name).collect(),
             Err(_) => Vec::new(),
@@ -262,6 +237,32 @@ fn find(state: &StateDir, name: &str) -> Result<Entry> {
         };
         Failure::Failed(format!("no disk {name:?}{remedy}"))
     })
+}
+
+/// A disk whose server was killed.
+pub struct Dead {
+    /// Its name.
+    pub name: String,
+    /// Its server's process, if it is known.
+    pub pid: Option<u32>,
+}
+
+/// The disks whose servers were killed and that were not taken down yet.
+pub fn dead(state: &StateDir) -> Vec<Dead> {
+    let of = |entry: Entry| Dead {
+        name: entry.name,
+        pid: entry.owner.map(|owner| owner.pid),
+    };
+    let mut dead: Vec<Dead> = state.dead().into_iter().map(of).collect();
+    // What the kernel still has of a disk whose files somebody removed.
+    for name in state.attached_names() {
+        let is_known = dead.iter().any(|known| known.name == name);
+        // In this order: a server that ends takes its attachments down first.
+        if !is_known && state.entry(&name).is_none() && !Leftovers::of(state, &name).is_empty() {
+            dead.push(Dead { name, pid: None });
+        }
+    }
+    dead
 }
 
 fn stat(entry: &Entry) -> Result<Attributes> {
@@ -301,7 +302,7 @@ pub fn number(attributes: &Attributes, name: &str) -> u64 {
     attributes.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// A ratio as people read it: `2.86`, or `-` while nothing is stored.
+/// A ratio as text: `2.86`, or `-` while nothing is stored.
 pub fn ratio(value: Option<&Value>) -> String {
     match value.and_then(Value::as_f64) {
         Some(ratio) => format!("{ratio:.2}"),
@@ -309,7 +310,8 @@ pub fn ratio(value: Option<&Value>) -> String {
     }
 }
 
-/// A text as it is, anything else as JSON. Control characters would reach the terminal.
+/// A text as it is, anything else as JSON. Control characters are removed, because they would
+/// reach the terminal.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text

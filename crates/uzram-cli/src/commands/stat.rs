@@ -8,7 +8,10 @@ use uzram_server::size::human;
 use super::{StateAt, disk, disks, none, plain, ratio, watch};
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
-use crate::output::{Align, bold, columns, print, print_json};
+use crate::output::{Align, bold, columns, print, print_json, width, wrapped};
+
+/// Fewest characters per line for a meaning, however narrow the terminal is.
+const ABOUT_WIDTH_MIN: usize = 20;
 
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &StatArgs) -> Result {
@@ -53,14 +56,15 @@ fn raw(devices: &[Attributes]) -> Result {
 
 fn table(device: &Attributes) -> String {
     let title = device.get("name").map(plain).unwrap_or_default();
-    format!("{}\n{}{}", bold(&title), facts(device), counters(device))
+    let counters = counters(device, width());
+    format!("{}\n{}{counters}", bold(&title), facts(device))
 }
 
-/// What the device is, and whatever a newer server says that this table does not know.
+/// The group of the device's properties, with whatever a newer server adds.
 fn facts(device: &Attributes) -> String {
     let shown = |(name, value): (&String, &Value)| {
         let known = find(name);
-        if name == "name" || known.is_some_and(|a| a.group != Group::Device) {
+        if name == "name" || known.is_some_and(|a| is_counter(a.group)) {
             return None;
         }
         let value = match known.map(|a| a.measure) {
@@ -73,6 +77,10 @@ fn facts(device: &Attributes) -> String {
     columns(&rows, &[Align::Left, Align::Left])
 }
 
+fn is_counter(group: Group) -> bool {
+    !matches!(group, Group::Device | Group::Server)
+}
+
 fn bytes(value: &Value) -> String {
     match value.as_u64() {
         Some(bytes) => format!("{} ({bytes} bytes)", human(bytes)),
@@ -80,8 +88,47 @@ fn bytes(value: &Value) -> String {
     }
 }
 
-/// All counters in one table, so that the sections' columns line up.
-fn counters(device: &Attributes) -> String {
+/// All counters in one table, so that the sections' columns line up. A narrow terminal gets no
+/// exact bytes, and meanings in several lines if necessary.
+fn counters(device: &Attributes, width: usize) -> String {
+    let wide = table_of(&rows(device), 4);
+    if wide.lines().all(|line| line.chars().count() <= width) {
+        return wide;
+    }
+    let mut narrow = rows(device);
+    for row in narrow.iter_mut().filter(|row| row.len() > 1) {
+        row.remove(2);
+    }
+    let figures = narrow
+        .iter()
+        .map(|row| row.iter().take(2).cloned().collect());
+    let figures = columns(&figures.collect::<Vec<_>>(), &[Align::Left, Align::Right]);
+    let indent = figures
+        .lines()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or(0)
+        + 2;
+    let room = width.saturating_sub(indent).max(ABOUT_WIDTH_MIN);
+    let mut wrapped_rows = Vec::new();
+    for row in narrow {
+        let Some(about) = row.get(2) else {
+            wrapped_rows.push(row);
+            continue;
+        };
+        let mut first = row[..2].to_vec();
+        for line in wrapped(about, room) {
+            first.push(line);
+            wrapped_rows.push(std::mem::replace(
+                &mut first,
+                vec![" ".into(), String::new()],
+            ));
+        }
+    }
+    table_of(&wrapped_rows, 3)
+}
+
+fn rows(device: &Attributes) -> Vec<Vec<String>> {
     let sections = [
         ("mm_stat", Group::MmStat),
         ("io_stat", Group::IoStat),
@@ -90,17 +137,18 @@ fn counters(device: &Attributes) -> String {
     let mut rows = Vec::new();
     for (title, group) in sections {
         rows.push(vec![title.to_owned()]);
-        rows.extend(
-            TABLE
-                .iter()
-                .filter(|a| a.group == group)
-                .filter_map(|a| counter(device, a)),
-        );
+        let of_it = TABLE.iter().filter(|attribute| attribute.group == group);
+        rows.extend(of_it.filter_map(|attribute| counter(device, attribute)));
     }
-    let table = columns(
-        &rows,
-        &[Align::Left, Align::Right, Align::Right, Align::Left],
-    );
+    rows
+}
+
+/// Names and meanings are left-aligned, figures between them right-aligned; titles are bold.
+fn table_of(rows: &[Vec<String>], count: usize) -> String {
+    let mut align = vec![Align::Right; count];
+    align[0] = Align::Left;
+    align[count - 1] = Align::Left;
+    let table = columns(rows, &align);
     let emphasised = |line: &str| match line.starts_with(' ') {
         true => format!("{line}\n"),
         false => format!("{}\n", bold(line)),

@@ -1,8 +1,9 @@
-//! `uzram up`: a disk and all that makes it of use, in one command.
+//! `uzram up`: sets a disk up for its purpose in one command.
 //!
-//! A server is started in the background, attached as a block device: ublk where the kernel has it, else
-//! loop. Then the device becomes swap, or gets a file system and is mounted. What fails is undone. What is there already stays: the kernel's
-//! tables say what that is, so a crash in between is no different from a stop.
+//! It starts a server in the background, attached as a block device: ublk where the kernel has it,
+//! else loop. Then the device becomes swap, or gets a file system and is mounted. If a step fails,
+//! the earlier ones are undone. What exists already stays. The kernel's tables tell what exists,
+//! so a crash in between is no different from a stop.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -15,31 +16,40 @@ use std::time::{Duration, Instant};
 use rustix::mount::MountFlags;
 use uzram_server::attachment::{Attach, Leftovers, usage};
 use uzram_server::control::Attributes;
+use uzram_server::options::ValueForm;
 use uzram_server::size::{human, parse, ram_bytes};
 use uzram_server::state::{StateDir, check_name, own_uid};
-use uzram_server::swap::{self, Watermarks};
+use uzram_server::swap;
 use uzram_server::system;
 
-use super::{StateAt, absolute, down, number, plain, stat};
+use super::alike::differences;
+use super::record::{MountUse, Use, forget, resolved};
+use super::{StateAt, down, kernel_settings, number, plain, stat};
 use crate::args::{FileSystem, UpArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{bold, print, warn};
 
-/// Name of the disk for swap, unless another one is given: the same each time, so that `up` finds it.
+/// Name of the disk for swap, unless another one is given. It is always the same, so that `up`
+/// finds it.
 const SWAP_NAME: &str = "swap0";
-/// Above disks', whose swap has negative priorities unless somebody gives others.
+/// Above that of swap on disks, which is negative unless somebody sets it.
 const SWAP_PRIORITY: u16 = 100;
 /// Share of RAM that a disk holds by default, as a divisor.
 const RAM_SHARE: u64 = 2;
+/// The default size is a multiple of this, in bytes.
+const SIZE_GRAIN: u64 = 1 << 20;
 /// Names tried for a disk that has none.
 const NAMES_MAX: usize = 1024;
-/// A server that is not ready by then is ended.
+/// Longest wait for a server to be ready. Then it is ended.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const READY_PAUSE: Duration = Duration::from_millis(10);
-/// Bytes shown of what a server said before it failed.
+/// Longest time from the end of a killed server's socket to the end of its locks: the kernel frees
+/// the memory of its disks meanwhile.
+const DYING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a failed server's output that are shown.
 const LOG_BYTES_MAX: u64 = 4096;
 
-/// What the disk is for.
+/// The purpose of the disk.
 enum Purpose {
     Swap { priority: u16 },
     Mount { directory: PathBuf, fs: FileSystem },
@@ -48,10 +58,10 @@ enum Purpose {
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
     let purpose = purpose(args)?;
-    if let Some(name) = &args.name {
+    if let Some(name) = args.device.0.text("name") {
         check_name(name).map_err(|error| Failure::from(error).about("--name"))?;
     }
-    let size_bytes = match &args.size {
+    let size_bytes = match args.device.0.text("size") {
         Some(text) => {
             Some(parse(text, ram_bytes()).map_err(|error| Failure::from(error).about("--size"))?)
         }
@@ -61,10 +71,15 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
         let text = "up: needs root, for the block device and swapon or mount; try sudo";
         return Err(Failure::Failed(text.into()));
     }
+    if system::is_in_user_namespace() == Some(true) {
+        let text = "up: this is root of a user namespace only, which may neither swapon nor mount a \
+                    block device; be root outside of it, or see uzram serve --attach fuse";
+        return Err(Failure::Failed(text.into()));
+    }
     let state = state.open()?;
     let name = name(&state, args, &purpose)?;
     if let Some(device) = running(&state, &name)? {
-        return already(&name, &device, &purpose, size_bytes);
+        return already(&state, &name, &device, &purpose, args);
     }
     // Of a server that was killed: its content is gone, so what is left is only in the way.
     if !Leftovers::of(&state, &name).is_empty() {
@@ -75,13 +90,26 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
     }
     check_free(&purpose)?;
     let size_bytes = size_bytes.unwrap_or_else(default_size);
+    check_makes(&purpose, size_bytes)?;
+    let zswap = kernel_settings::zswap_if(args.zswap)?;
     let mut started = Started::new(&state, &name, args, &purpose, size_bytes)?;
     let device = started.wait()?;
     let path = PathBuf::from(device.get("endpoint").map(plain).unwrap_or_default());
-    if matches!(purpose, Purpose::Swap { .. }) && !is_ublk(&path) {
-        raise_watermarks(&state, &name);
+    let raised = match purpose {
+        Purpose::Swap { .. } if !is_ublk(&path) => kernel_settings::raise_watermarks(&state, &name),
+        _ => None,
+    };
+    set_up(&state, &name, &path, number(&device, "disksize"), &purpose)?;
+    if matches!(purpose, Purpose::Swap { .. }) {
+        say_reserve(size_bytes);
     }
-    set_up(&path, number(&device, "disksize"), &purpose)?;
+    if let Some(raised) = raised {
+        warn(&raised);
+    }
+    if let (Purpose::Swap { .. }, Some(zswap)) = (&purpose, zswap) {
+        let said = kernel_settings::put_zswap_in_front(&state, &name, &zswap, args.zswap)?;
+        warn(&said);
+    }
     for line in started.log().lines() {
         warn(line.strip_prefix("uzram: ").unwrap_or(line));
     }
@@ -95,12 +123,11 @@ fn purpose(args: &UpArgs) -> Result<Purpose> {
             priority: args.priority.unwrap_or(SWAP_PRIORITY),
         }),
         Some(directory) => Ok(Purpose::Mount {
-            // Without links: the kernel's table has none.
-            directory: fs::canonicalize(directory).map_err(|error| {
+            directory: resolved(directory).map_err(|error| {
                 let shown = directory.display();
                 Failure::Failed(format!("--mount {shown}: {error}; create it"))
             })?,
-            fs: args.fs,
+            fs: args.fs.unwrap_or(FileSystem::Ext4),
         }),
     }
 }
@@ -109,74 +136,139 @@ fn purpose(args: &UpArgs) -> Result<Purpose> {
 fn name(state: &StateDir, args: &UpArgs, purpose: &Purpose) -> Result<String> {
     let found = match purpose {
         Purpose::Swap { .. } => None,
-        Purpose::Mount { directory, .. } => down::mounted_at(state, directory),
+        Purpose::Mount { directory, .. } => {
+            down::belongs_to(state, directory).filter(|name| down::is_known(state, name))
+        }
     };
-    match (found, &args.name, purpose) {
-        (Some(found), Some(wanted), Purpose::Mount { directory, .. }) if found != *wanted => {
+    match (found, args.device.0.text("name"), purpose) {
+        (Some(found), Some(wanted), Purpose::Mount { directory, .. }) if found != wanted => {
             let shown = directory.display();
             Err(Failure::Failed(format!(
                 "{shown}: {found} is mounted there, and not {wanted}; uzram down {found}"
             )))
         }
         (Some(found), ..) => Ok(found),
-        (None, Some(wanted), _) => Ok(wanted.clone()),
+        (None, Some(wanted), _) => Ok(wanted.to_owned()),
         (None, None, Purpose::Swap { .. }) => Ok(SWAP_NAME.into()),
         (None, None, Purpose::Mount { .. }) => {
-            let names = (0..NAMES_MAX).map(|number| format!("uzram{number}"));
-            let is_free = |name: &String| {
-                state.entry(name).is_none() && Leftovers::of(state, name).is_empty()
-            };
-            let mut free = names.filter(is_free);
-            free.next().ok_or_else(|| {
+            let mut names = (0..NAMES_MAX).map(|number| format!("uzram{number}"));
+            let free = names.find(|name| !down::is_known(state, name));
+            free.ok_or_else(|| {
                 Failure::Failed(format!("uzram0 to uzram{}: all taken", NAMES_MAX - 1))
             })
         }
     }
 }
 
-/// The attributes of `name`, if a server has it.
+/// The attributes of `name`, if a server has it. A server that is just being killed closes its
+/// socket before it gives its lock back, and has nothing any more.
 fn running(state: &StateDir, name: &str) -> Result<Option<Attributes>> {
-    state.entry(name).map(|entry| stat(&entry)).transpose()
+    let Some(entry) = state.entry(name) else {
+        return Ok(None);
+    };
+    let deadline = Instant::now() + DYING_TIMEOUT;
+    stat(&entry).map(Some).or_else(|failure| {
+        while state.entry(name).is_some() {
+            if Instant::now() >= deadline {
+                return Err(failure);
+            }
+            std::thread::sleep(READY_PAUSE);
+        }
+        Ok(None)
+    })
 }
 
-/// It is up if it serves the purpose; otherwise somebody has it for something else.
-fn already(name: &str, device: &Attributes, purpose: &Purpose, size_bytes: Option<u64>) -> Result {
+/// The disk is up if it serves the purpose. If it did until it was unmounted or swapoff was
+/// called, it is used again, with its content. Otherwise it has another purpose.
+fn already(
+    state: &StateDir,
+    name: &str,
+    device: &Attributes,
+    purpose: &Purpose,
+    args: &UpArgs,
+) -> Result {
     let path = PathBuf::from(device.get("endpoint").map(plain).unwrap_or_default());
+    let shown = path.display();
     let serves = match purpose {
         Purpose::Swap { .. } => usage::is_swap(&path),
         Purpose::Mount { directory, .. } => usage::mounts_of(&path).contains(directory),
     };
-    if !serves {
-        let shown = path.display();
+    let noted = Use::of(state, name);
+    let did = match (&noted, purpose) {
+        (Some(Use::Swap), Purpose::Swap { .. }) => true,
+        (Some(Use::Mount(mount)), Purpose::Mount { directory, .. }) => {
+            mount.directory == *directory
+        }
+        _ => false,
+    };
+    if !serves && !did {
         return Err(Failure::Failed(format!(
             "{name}: served already, at {shown}, for something else; choose another --name or uzram down {name}"
         )));
     }
-    let has_bytes = number(device, "disksize");
-    if size_bytes.is_some_and(|wanted| wanted.next_multiple_of(4096) != has_bytes) {
-        let has = human(has_bytes);
+    let differences = differences(args, device, noted.as_ref())?;
+    if !differences.is_empty() {
         return Err(Failure::Failed(format!(
-            "{name}: up with {has}; uzram down {name} before you choose another size"
+            "{name}: up with {}; uzram down {name} before you choose otherwise",
+            differences.join(", ")
         )));
     }
-    print(&format!("{name} is up already, at {}.\n", path.display()))
+    if serves {
+        return print(&format!("{name} is up already, at {shown}.\n"));
+    }
+    match (purpose, noted) {
+        (Purpose::Mount { directory, .. }, Some(Use::Mount(noted))) => {
+            check_free(purpose)?;
+            make_directory(directory)?;
+            mount(&path, directory, &noted.fs)?;
+            let directory = directory.display();
+            print(&format!(
+                "{name} was up, but not mounted: it is on {directory} again, with what it held.\n"
+            ))
+        }
+        (Purpose::Swap { priority }, _) => {
+            swap_on(&path, *priority)?;
+            print(&format!(
+                "{name} was up, but not swapped to: {shown} is swap again.\n"
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Refuses a mount point that somebody uses and a file system that cannot be made, before anything
-/// is set up.
+/// Refuses a mount point in use, before anything is set up.
 fn check_free(purpose: &Purpose) -> Result {
-    let Purpose::Mount { directory, fs } = purpose else {
+    let Purpose::Mount { directory, .. } = purpose else {
         return Ok(());
     };
     let shown = directory.display();
-    if !directory.is_dir() {
+    let found = fs::symlink_metadata(directory);
+    if found.is_ok_and(|found| !found.is_dir()) {
         return Err(Failure::Failed(format!("--mount {shown}: not a directory")));
     }
     let mounts = usage::mounts();
-    if let Some(mount) = mounts.iter().rev().find(|m| m.directory == *directory) {
-        let (kind, source) = (&mount.kind, mount.source.display());
+    match mounts.iter().rev().find(|m| m.directory == *directory) {
+        None => Ok(()),
+        Some(mount) => {
+            let (kind, source) = (&mount.kind, mount.source.display());
+            Err(Failure::Failed(format!(
+                "--mount {shown}: busy, {kind} of {source} is mounted there; choose another directory"
+            )))
+        }
+    }
+}
+
+/// Refuses a file system that cannot be made.
+fn check_makes(purpose: &Purpose, size_bytes: u64) -> Result {
+    let Purpose::Mount { fs, .. } = purpose else {
+        return Ok(());
+    };
+    let least = fs.size_bytes_min();
+    if size_bytes < least {
         return Err(Failure::Failed(format!(
-            "--mount {shown}: busy, {kind} of {source} is mounted there; choose another directory"
+            "--size {size_bytes}: too small for {}, which takes {} at least",
+            fs.name(),
+            human(least)
         )));
     }
     let program = fs.mkfs();
@@ -195,10 +287,10 @@ fn check_free(purpose: &Purpose) -> Result {
     }
 }
 
-/// Half of RAM: pages usually compress to less than half of their size, so a disk that is full takes
-/// a quarter of RAM or less. zram's generators choose the same.
+/// Half of RAM. Pages usually compress to less than half of their size, so a full disk takes a
+/// quarter of RAM or less. zram's generators choose the same.
 fn default_size() -> u64 {
-    let size_bytes = (ram_bytes() / RAM_SHARE).next_multiple_of(1 << 20);
+    let size_bytes = (ram_bytes() / RAM_SHARE).max(SIZE_GRAIN) / SIZE_GRAIN * SIZE_GRAIN;
     warn(&format!(
         "size: {}, half of RAM; full, it takes about a quarter of RAM, as pages usually compress to \
          less than half. --size says otherwise",
@@ -207,7 +299,7 @@ fn default_size() -> u64 {
     size_bytes
 }
 
-/// Swap that could grow to take all of RAM would end in a stall, where a full one ends in the kernel's
+/// Swap that could grow to take all of RAM would end in a stall. Full swap ends in the kernel's
 /// choice of a program to kill.
 fn default_limit(purpose: &Purpose, size_bytes: u64) -> Option<String> {
     let limit_bytes = ram_bytes() / RAM_SHARE;
@@ -221,7 +313,7 @@ fn default_limit(purpose: &Purpose, size_bytes: u64) -> Option<String> {
     Some(limit_bytes.to_string())
 }
 
-/// A server in the background. Dropped before [`Started::keep`], it is ended.
+/// A server in the background. Dropping it before [`Started::keep`] ends it.
 struct Started<'a> {
     state: &'a StateDir,
     name: &'a str,
@@ -245,18 +337,21 @@ impl<'a> Started<'a> {
         command.args(["--attach", Attach::block_device().name()]);
         command.args(["--name", name, "--size"]);
         command.arg(size_bytes.to_string());
-        let mem_limit = args
-            .mem_limit
-            .clone()
-            .or_else(|| default_limit(purpose, size_bytes));
-        let mut options = args.pages.options().to_vec();
-        options.push(("mem-limit", mem_limit));
-        for (option, value) in options {
-            let Some(value) = value else { continue };
-            command.arg(match option {
-                "checksum" => "--checksum".to_owned(),
-                _ => format!("--{option}={value}"),
-            });
+        for (spec, value) in args.device.0.options()? {
+            match (spec.name, spec.value) {
+                ("name" | "size", _) => {}
+                (flag, ValueForm::Flag) => {
+                    command.arg(format!("--{flag}"));
+                }
+                (option, _) => {
+                    command.arg(format!("--{option}={value}"));
+                }
+            }
+        }
+        let has_limit = args.device.0.text("mem-limit").is_some();
+        let limit = default_limit(purpose, size_bytes).filter(|_| !has_limit);
+        if let Some(limit) = limit {
+            command.arg(format!("--mem-limit={limit}"));
         }
         if let Purpose::Swap { .. } = purpose {
             command.arg("--for-swap");
@@ -277,7 +372,7 @@ impl<'a> Started<'a> {
         })
     }
 
-    /// Its attributes, once it serves.
+    /// Waits until it serves, and returns its attributes.
     fn wait(&mut self) -> Result<Attributes> {
         let deadline = Instant::now() + READY_TIMEOUT;
         let name = self.name;
@@ -300,7 +395,7 @@ impl<'a> Started<'a> {
         )))
     }
 
-    /// What it has said.
+    /// Its output.
     fn log(&self) -> String {
         let mut text = String::new();
         if let Ok(log) = File::open(self.state.log(self.name)) {
@@ -309,7 +404,7 @@ impl<'a> Started<'a> {
         text
     }
 
-    /// Why it ended, without the program's name, which is ours too.
+    /// The reason for its end, without the program's name, which is this program's too.
     fn last_words(&self) -> String {
         match self.log().lines().next_back() {
             Some(line) => line.strip_prefix("uzram: ").unwrap_or(line).to_owned(),
@@ -317,7 +412,7 @@ impl<'a> Started<'a> {
         }
     }
 
-    /// It is of use now and stays.
+    /// Keeps the server: everything succeeded.
     fn keep(mut self) {
         self.child = None;
     }
@@ -336,8 +431,9 @@ impl Drop for Started<'_> {
         }
         let _ = child.kill();
         let _ = child.wait();
-        down::restore_watermarks(self.state, self.name);
+        kernel_settings::restore(self.state, self.name);
         let _ = Leftovers::of(self.state, self.name).remove();
+        forget(self.state, self.name);
         let _ = fs::remove_file(self.state.log(self.name));
     }
 }
@@ -347,39 +443,59 @@ fn is_ublk(device: &Path) -> bool {
     device.to_string_lossy().starts_with("/dev/ublkb")
 }
 
-/// Noted for `down`; a container may not, and is told what that means.
-fn raise_watermarks(state: &StateDir, name: &str) {
-    match Watermarks::raise(ram_bytes()) {
-        Ok(raised) => {
-            // What others have noted is older: after they have raised it, it is no longer what it was.
-            let noted = down::noted_watermark(state);
-            if let Some(before) = noted.or(raised)
-                && fs::write(state.watermark(name), before.to_string()).is_err()
-            {
-                warn(&format!(
-                    "vm.watermark_scale_factor and vm.watermark_boost_factor were {before}, and stay as they are"
-                ));
-            }
-        }
-        Err(error) => warn(&format!(
-            "vm.watermark_scale_factor and vm.watermark_boost_factor: not set ({error}): if the whole machine runs short of memory \
-             it may stall; limit the programs that swap with a memory cgroup"
-        )),
-    }
+/// Tells the reserve: it is more than most expect of an empty disk.
+fn say_reserve(size_bytes: u64) {
+    warn(&format!(
+        "reserve: {} of memory, held ready for bursts of swapping",
+        human(swap::spare_bytes(size_bytes))
+    ));
 }
 
-fn set_up(device: &Path, size_bytes: u64, purpose: &Purpose) -> Result {
-    let shown = device.display();
+fn set_up(
+    state: &StateDir,
+    name: &str,
+    device: &Path,
+    size_bytes: u64,
+    purpose: &Purpose,
+) -> Result {
     match purpose {
         Purpose::Swap { priority } => {
             swap::make_area(device, size_bytes)?;
-            system::swap_on(device, Some(*priority))
-                .map_err(|error| Failure::Failed(format!("swapon {shown}: {error}")))
+            Use::Swap.note(state, name)?;
+            swap_on(device, *priority)
         }
         Purpose::Mount { directory, fs } => {
             make_file_system(device, *fs)?;
-            mount(device, directory, *fs)
+            let noted = MountUse {
+                fs: fs.name().to_owned(),
+                made_directory: !directory.exists(),
+                directory: directory.clone(),
+            };
+            Use::Mount(noted).note(state, name)?;
+            make_directory(directory)?;
+            mount(device, directory, fs.name())
         }
+    }
+}
+
+fn swap_on(device: &Path, priority: u16) -> Result {
+    system::swap_on(device, Some(priority)).map_err(|error| {
+        let remedy = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                "; it needs CAP_SYS_ADMIN, which containers usually lack"
+            }
+            _ => "",
+        };
+        Failure::Failed(format!("swapon {}: {error}{remedy}", device.display()))
+    })
+}
+
+fn make_directory(directory: &Path) -> Result {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(Failure::Failed(
+            format!("--mount {}: {error}", directory.display()),
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -396,20 +512,25 @@ fn make_file_system(device: &Path, fs: FileSystem) -> Result {
         .map_err(|error| failed(&error.to_string()))?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim())),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            // Some go on with how they are used.
+            let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+            Err(failed(lines.next().unwrap_or("no reason given")))
+        }
     }
 }
 
-/// Mounts; the file system's root gets the owner and mode of the directory that it hides.
-fn mount(device: &Path, directory: &Path, fs: FileSystem) -> Result {
+/// Mounts. The file system's root gets the owner and mode of the directory that it hides.
+fn mount(device: &Path, directory: &Path, fs: &str) -> Result {
     let shown = directory.display();
     let failed = |error: std::io::Error| {
         Failure::Failed(format!("mount {} on {shown}: {error}", device.display()))
     };
     let hidden = fs::metadata(directory).map_err(failed)?;
-    let options = fs.mount_options();
+    let options = mount_options(fs);
     let flags = MountFlags::NOATIME;
-    rustix::mount::mount(device, directory, fs.name(), flags, options)
+    rustix::mount::mount(device, directory, fs, flags, options)
         .map_err(|error| failed(error.into()))?;
     let give = || {
         std::os::unix::fs::chown(directory, Some(hidden.uid()), Some(hidden.gid()))?;
@@ -424,8 +545,12 @@ fn mount(device: &Path, directory: &Path, fs: FileSystem) -> Result {
 fn welcome(name: &str, device: &Attributes, path: &Path, purpose: &Purpose) -> String {
     let size = human(number(device, "disksize"));
     let pid = device.get("pid").map(plain).unwrap_or_default();
+    let mut turn = String::new();
     let what = match purpose {
         Purpose::Swap { priority } => {
+            if let Some(nice) = niceness_of(&pid) {
+                turn = format!(" at nice {nice}");
+            }
             format!("{size} of swap at {}, priority {priority}", path.display())
         }
         Purpose::Mount { directory, fs } => format!(
@@ -436,19 +561,24 @@ fn welcome(name: &str, device: &Attributes, path: &Path, purpose: &Purpose) -> S
         ),
     };
     format!(
-        "{} is up: {what}, served by process {pid}.\n  uzram stat {name}\n  uzram down {name}\n",
+        "{} is up: {what}, served by process {pid}{turn}.\n  uzram stat {name}\n  uzram down {name}\n",
         bold(name)
     )
 }
 
-/// The directory that an argument names, if it can be told from a disk's name.
-pub fn as_directory(argument: &str) -> Result<Option<PathBuf>> {
-    if !argument.contains('/') && argument != "." && argument != ".." {
-        return Ok(None);
+/// The nice value of a process.
+fn niceness_of(pid: &str) -> Option<i32> {
+    let pid = rustix::process::Pid::from_raw(pid.parse().ok()?);
+    // Without one it would be our own.
+    rustix::process::getpriority_process(Some(pid?)).ok()
+}
+
+/// The mount options: deleted data is discarded, which frees its memory.
+fn mount_options(fs: &str) -> &'static std::ffi::CStr {
+    match fs {
+        "btrfs" => c"discard=async",
+        _ => c"discard",
     }
-    let path = absolute("DIR", Path::new(argument))?;
-    // Of a file system whose device is gone, the last component may not be looked at.
-    Ok(Some(fs::canonicalize(&path).unwrap_or(path)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! `uzram stat --watch`: a line a disk again and again, as vmstat does, on terminals and in pipes alike.
+//! `uzram stat --watch`: a line per disk again and again, as vmstat does, on terminals and in
+//! pipes alike.
 //!
-//! There is no `uzram top`: servers spend no time that belongs to one disk, so a full screen would show
-//! the same lines.
+//! There is no `uzram top`: servers spend no time that belongs to one disk, so a full screen would
+//! show the same lines.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -14,15 +15,17 @@ use uzram_server::state::StateDir;
 
 use super::{disk, disks, number, plain, ratio};
 use crate::failure::{Failure, Result};
-use crate::output::{print_while_read, warn};
+use crate::output::{cut, print_while_read, warn};
 
 /// Seconds between two looks, at least and at most.
 const SECONDS_MIN: f64 = 0.1;
 const SECONDS_MAX: f64 = 86_400.0;
 /// Lines after which a terminal sees the titles again.
 const LINES_A_TITLE: u32 = 20;
+/// Characters of a name.
+const NAME_WIDTH: usize = 12;
 
-/// Prints until nobody reads, or until the disk `name` is gone.
+/// Prints until the reader is gone, or the disk `name` is.
 pub fn run(state: &StateDir, name: Option<&str>, seconds: f64, is_json: bool) -> Result {
     if !(SECONDS_MIN..=SECONDS_MAX).contains(&seconds) {
         let text = format!("--watch {seconds}: must be {SECONDS_MIN} to {SECONDS_MAX} seconds");
@@ -44,7 +47,7 @@ pub fn run(state: &StateDir, name: Option<&str>, seconds: f64, is_json: bool) ->
     Ok(())
 }
 
-/// Those that answer; the others are named.
+/// The disks that answer. The others are named.
 fn all(state: &StateDir) -> Result<Vec<Attributes>> {
     let answered = disks(state)?.into_iter().filter_map(|disk| {
         let attributes = disk.attributes;
@@ -55,12 +58,20 @@ fn all(state: &StateDir) -> Result<Vec<Attributes>> {
     Ok(answered.collect())
 }
 
+/// The counters of moved bytes at some time.
+#[derive(Clone, Copy)]
+struct Seen {
+    at: Duration,
+    read_bytes: u64,
+    write_bytes: u64,
+}
+
 struct Printer {
     is_json: bool,
     repeats_titles: bool,
     lines_until_title: u32,
-    /// When each disk was seen last, and what data it held then, in bytes.
-    before: HashMap<String, (Duration, u64)>,
+    /// For each disk the time of the last look, and the bytes read from and written to it by then.
+    before: HashMap<String, Seen>,
 }
 
 impl Printer {
@@ -73,7 +84,7 @@ impl Printer {
         }
     }
 
-    /// Returns whether somebody still reads.
+    /// Returns whether there is still a reader.
     fn show(&mut self, elapsed: Duration, disks: &[Attributes]) -> Result<bool> {
         let mut text = String::new();
         if disks.is_empty() && !self.is_json {
@@ -101,8 +112,16 @@ impl Printer {
 
     fn line(&mut self, elapsed: Duration, disk: &Attributes) -> String {
         let name = disk.get("name").map(plain).unwrap_or_default();
-        let data = number(disk, "orig_data_size");
-        let before = self.before.insert(name.clone(), (elapsed, data));
+        let now = Seen {
+            at: elapsed,
+            read_bytes: number(disk, "read_bytes"),
+            write_bytes: number(disk, "write_bytes"),
+        };
+        let before = self.before.insert(name.clone(), now);
+        let a_second = |bytes: fn(&Seen) -> u64| match &before {
+            Some(before) => rate(now.at - before.at, bytes(before), bytes(&now)),
+            None => "-".to_owned(),
+        };
         let size = |attribute: &str| human(number(disk, attribute));
         let limit = match number(disk, "mem_limit") {
             0 => "-".to_owned(),
@@ -110,55 +129,51 @@ impl Printer {
         };
         row([
             format!("{:.1}", elapsed.as_secs_f64()),
-            name,
-            human(data),
-            before.map_or("-".to_owned(), |before| change(before, (elapsed, data))),
-            size("compr_data_size"),
+            cut(&name, NAME_WIDTH),
+            a_second(|seen| seen.read_bytes),
+            a_second(|seen| seen.write_bytes),
+            size("orig_data_size"),
             size("mem_used_total"),
             limit,
             ratio(disk.get("compr_ratio")),
             number(disk, "failed_writes").to_string(),
-            number(disk, "connections").to_string(),
         ])
     }
 }
 
-/// What came or went a second.
-fn change(before: (Duration, u64), now: (Duration, u64)) -> String {
-    let seconds = (now.0 - before.0).as_secs_f64().max(SECONDS_MIN / 2.0);
-    let bytes = (now.1.abs_diff(before.1) as f64 / seconds) as u64;
-    match now.1.cmp(&before.1) {
-        std::cmp::Ordering::Less => format!("-{}", human(bytes)),
-        std::cmp::Ordering::Equal => "0".into(),
-        std::cmp::Ordering::Greater => format!("+{}", human(bytes)),
+/// Bytes per second. A reset in between starts the counter afresh.
+fn rate(time: Duration, before: u64, now: u64) -> String {
+    let seconds = time.as_secs_f64().max(SECONDS_MIN / 2.0);
+    let bytes = now.checked_sub(before).unwrap_or(now);
+    match bytes {
+        0 => "0".to_owned(),
+        bytes => human((bytes as f64 / seconds) as u64),
     }
 }
 
 fn titles() -> String {
     let titles = [
-        "SECONDS", "NAME", "DATA", "CHANGE/S", "COMPR", "TOTAL", "LIMIT", "RATIO", "FAILED",
-        "CLIENTS",
+        "SECONDS", "NAME", "READ/S", "WRITE/S", "DATA", "TOTAL", "LIMIT", "RATIO", "FAILED",
     ];
     row(titles.map(str::to_owned))
 }
 
-/// Widths are fixed: lines to come are not known.
-fn row(cells: [String; 10]) -> String {
+/// Widths are fixed, because later lines are not known. A line has 79 characters.
+fn row(cells: [String; 9]) -> String {
     let [
         seconds,
         name,
+        read,
+        write,
         data,
-        change,
-        compr,
         total,
         limit,
         ratio,
         failed,
-        clients,
     ] = cells;
     format!(
-        "{seconds:>8}  {name:<12}  {data:>9}  {change:>10}  {compr:>9}  {total:>9}  {limit:>9}  \
-         {ratio:>6}  {failed:>7}  {clients:>7}\n"
+        "{seconds:>7} {name:<NAME_WIDTH$} {read:>8} {write:>8} {data:>8} {total:>8} {limit:>8} \
+         {ratio:>6} {failed:>6}\n"
     )
 }
 
@@ -175,15 +190,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_by_the_second() {
-        let at = |seconds, bytes| (Duration::from_secs(seconds), bytes);
-        assert_eq!(change(at(0, 0), at(2, 4 << 20)), "+2 MiB");
-        assert_eq!(change(at(0, 4 << 20), at(4, 0)), "-1 MiB");
-        assert_eq!(change(at(0, 5), at(1, 5)), "0");
-        assert_eq!(
-            change(at(1, 0), at(1, 1)),
-            "+20 B",
-            "no division by nothing"
-        );
+    fn rates_are_by_the_second() {
+        let of = |seconds, before, now| rate(Duration::from_secs(seconds), before, now);
+        assert_eq!(of(2, 0, 4 << 20), "2 MiB");
+        assert_eq!(of(4, 4 << 20, 4 << 20), "0");
+        assert_eq!(of(1, 4 << 20, 1 << 20), "1 MiB", "reset in between");
+        assert_eq!(of(0, 1, 2), "20 B", "no division by nothing");
+    }
+
+    #[test]
+    fn a_line_fits_a_terminal() {
+        let long = "1023 MiB".to_owned();
+        let name = cut("a-name-of-thirty-two-characters0", NAME_WIDTH);
+        let cells = [
+            "86400.0".into(),
+            name,
+            long.clone(),
+            long.clone(),
+            long.clone(),
+            long.clone(),
+            long,
+            "999.99".into(),
+            "0".into(),
+        ];
+        for line in [row(cells), titles()] {
+            assert!(line.trim_end().chars().count() < 80, "{line:?}");
+        }
     }
 }

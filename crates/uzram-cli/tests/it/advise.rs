@@ -66,6 +66,11 @@ fn memory_of_a_process_that_goes_on_running() {
     assert!(advice["choices"].as_array().unwrap().len() >= 9);
     assert!(advice["stopped"].is_null());
     assert_eq!(memory.len(), 256 * PAGE);
+    let commands = advice["recommendation"]["commands"].as_array().unwrap();
+    let pages = advice["source"]["pages"].as_u64().unwrap();
+    let size = format!(" --size {}M ", (pages * PAGE as u64).div_ceil(1 << 20));
+    let serves = commands.last().unwrap().as_str().unwrap();
+    assert!(serves.contains(&size), "{serves}: {size}");
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn a_disk_is_a_file() {
     machine.is_clean();
 }
 
-/// What ublk does is tested in the guest; here, that its absence is said and leaves nothing.
+/// ublk itself is tested in the guest. Here its absence is reported and leaves nothing behind.
 #[test]
 fn a_disk_of_a_driver_that_is_missing_is_refused() {
     if Path::new("/dev/ublk-control").exists() {
@@ -530,5 +530,26 @@ fn what_cannot_be_attached_says_why() {
             .stderr()
             .contains("attached as loop: FUSE and loop devices are here")
     );
+    machine.is_clean();
+}
+
+#[test]
+fn two_signals_within_an_instant_leave_no_mount() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    for (round, way) in ["fuse", "loop"].iter().cycle().take(12).enumerate() {
+        let mut served = machine.home.serve(&["--size", "16M", "--attach", way]);
+        let pid = served.child.id().to_string();
+        // From both at once to a few milliseconds apart.
+        let pause = format!("0.00{round:02}");
+        let script = r#"kill -TERM "$1"; sleep "$2"; kill -TERM "$1" || true"#;
+        run("sh", &["-c", script, "sh", &pid, &pause]);
+        let status = served.wait();
+        assert!(matches!(status, Some(0 | 1)), "{status:?}");
+        assert_eq!(machine.mounts(), 0, "round {round}");
+        eventually("no loop device is left", || machine.loops().is_empty());
+        assert_eq!(machine.home.run(&["down", "uzram0"]).status, 0);
+    }
     machine.is_clean();
 }

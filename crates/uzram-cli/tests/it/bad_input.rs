@@ -1,7 +1,8 @@
-//! What is refused: the value, the reason and the remedy in one line, and the right exit status.
+//! Refusals: the value, the reason and the remedy in one line, and the right exit status.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use crate::support::{Home, is_root};
 
@@ -94,7 +95,7 @@ fn usage() {
         .refused(2, "a similar subcommand exists: 'capture'");
     home.run(&["list", "x"]).refused(2, "see uzram list --help");
     home.run(&["serve", "--size", "1M", "--insecure"])
-        .refused(2, "--listen <ADDR>");
+        .refused(2, "insecure: only means something with listen");
     home.run(&["stat", "--raw", "--json"])
         .refused(2, "cannot be used with");
     home.run(&["capture", "--out", "x"])
@@ -106,7 +107,7 @@ fn usage() {
         "{alone:?}"
     );
     for command in [
-        "serve", "add", "remove", "list", "stat", "set", "reset", "capture", "bench",
+        "serve", "add", "remove", "list", "stat", "set", "reset", "capture",
     ] {
         let help = home.run(&[command, "--help"]);
         assert_eq!((help.status, help.stderr.as_str()), (0, ""));
@@ -237,4 +238,43 @@ fn a_port_without_permission() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("ports below 1024 need privileges"), "{text}");
+}
+
+#[test]
+fn a_fifo_in_place_of_a_file_holds_nobody_up() {
+    let home = Home::new();
+    let path = home.dir.path().join("fifo");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&path)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let fifo = path.to_str().unwrap();
+    let dictionary = format!("dict={fifo}");
+    fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+        [&["serve", "--size", "1M"], more].concat()
+    }
+    for (args, status) in [
+        (
+            with(&["--algorithm", "lz4", "--algorithm-params", &dictionary]),
+            2,
+        ),
+        #[cfg(feature = "tls")]
+        (with(&["--tls-cert", fifo, "--tls-key", fifo]), 1),
+        (vec!["serve", "--config", fifo], 1),
+        (vec!["capture", "--file", fifo, "--out", "/nowhere/out"], 1),
+    ] {
+        home.run(&args).refused(status, "not a regular file");
+    }
+    for args in [
+        vec!["btt", "check", fifo],
+        vec!["btt", "create", fifo],
+        with(&["--device", "pmem", "--path", fifo]),
+        vec!["advise", "--corpus", fifo, "--quick"],
+    ] {
+        let ran = home.run(&args);
+        assert!(ran.status == 1 || ran.status == 2, "{args:?}: {ran:?}");
+    }
 }

@@ -34,7 +34,8 @@ fn the_heap_of_a_process() {
     assert_eq!(ran.status, 0, "{ran:?}");
     assert!(ran.stderr.contains("warning"), "{ran:?}");
     assert!(ran.stdout.contains(&format!("of process {pid}")), "{ran:?}");
-    assert!(ran.stdout.contains("uzram bench store --corpus"), "{ran:?}");
+    let next = format!("Next: uzram advise --corpus {out}\n");
+    assert!(ran.stdout.ends_with(&next), "{ran:?}");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let corpus = std::fs::read(&path).unwrap();
     assert_eq!(corpus.len() % PAGE, 0);

@@ -37,7 +37,7 @@ impl Cgroup {
         inner
     }
 
-    /// What its processes take of the system's memory.
+    /// Memory of its processes, by the system's count.
     pub fn usage_bytes(&self) -> u64 {
         let text = fs::read_to_string(self.file("memory.usage_in_bytes")).unwrap();
         text.trim().parse().unwrap()

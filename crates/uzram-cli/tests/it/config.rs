@@ -137,16 +137,20 @@ fn what_is_wrong_is_named_with_its_line() {
         ),
         ("[d]\nsocket = \"relative\"\n", "must be an absolute path"),
         (
+            "[d]\nsize = \"1M\"\nsocket = \"/x\"\nlisten = \"[::1]:1\"\n",
+            ":4: [d] listen: socket and listen exclude each other",
+        ),
+        (
             "[server]\nlog-levle = 1\n",
             "[server] log-levle: unknown; did you mean log-level?",
         ),
         (
             "[server]\nlog-level = \"loud\"\n",
-            "[server] log-level: log level \"loud\": write off",
+            ":2: [server] log-level: log level \"loud\": write off",
         ),
         (
             "[server]\nsandbox = \"x\"\n",
-            "[server] sandbox: \"x\": write yes or no",
+            "[server] sandbox: \"x\": write yes, no or log",
         ),
         ("size = \"1G\"\n", "a key outside of a section"),
         ("[d]\n[d]\n", ":2: duplicate key"),
@@ -174,14 +178,14 @@ fn files_that_are_none_and_options_beside_one() {
     home.run(&["serve", "--config", missing.to_str().unwrap()])
         .refused(1, "No such file");
     home.run(&["serve", "--config", home.dir.path().to_str().unwrap()])
-        .refused(1, "directory");
+        .refused(1, "not a regular file");
     let binary = written(&home, "");
     std::fs::write(&binary, [0xff; 100]).unwrap();
     home.run(&["serve", "--config", binary.to_str().unwrap()])
         .refused(1, "UTF-8");
     std::fs::write(&binary, "#".repeat(2 << 20)).unwrap();
     home.run(&["serve", "--config", binary.to_str().unwrap()])
-        .refused(2, "over 1048576 bytes");
+        .refused(1, "over 1048576 bytes");
     std::fs::write(&binary, "[".repeat(1 << 19)).unwrap();
     home.run(&["serve", "--config", binary.to_str().unwrap()])
         .refused(2, ":1: ");

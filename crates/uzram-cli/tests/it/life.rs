@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 37] = [
+const NAMES: [&str; 44] = [
     "name",
     "device",
     "path",
@@ -38,6 +38,13 @@ const NAMES: [&str; 37] = [
     "failed_writes",
     "invalid_io",
     "notify_free",
+    "read_requests",
+    "read_bytes",
+    "write_requests",
+    "write_bytes",
+    "discard_requests",
+    "discard_bytes",
+    "flush_requests",
     "compr_ratio",
     "mem_ratio",
     "slow_path_writes",
@@ -93,6 +100,15 @@ fn serve_stat_reset_and_end() {
         "same-filled pages flatter: {stat}"
     );
 
+    let counts = |stat: &serde_json::Value| {
+        let of = |name: &str| stat[name].as_u64().unwrap();
+        [
+            (of("read_requests"), of("read_bytes")),
+            (of("write_requests"), of("write_bytes")),
+        ]
+    };
+    assert_eq!(counts(&stat), [(1, 4096), (2, 8192)]);
+
     let ran = home.run(&["reset", "uzram0"]);
     ran.refused(1, "uzram0: 1 client is connected");
     assert_eq!(
@@ -109,6 +125,7 @@ fn serve_stat_reset_and_end() {
     let stat = home.json(&["stat", "uzram0", "--json"]);
     assert_eq!(stat["orig_data_size"], 0);
     assert_eq!(stat["mem_used_total"], 0);
+    assert_eq!(counts(&stat), [(0, 0), (0, 0)]);
     assert_eq!(stat["mem_limit"], 1 << 20);
     let mut client = NbdClient::connect(&socket, "uzram0").unwrap();
     assert_eq!(client.read(0, 4096).unwrap(), vec![0; 4096]);
@@ -240,19 +257,28 @@ fn a_killed_server_is_no_obstacle() {
 }
 
 #[test]
-fn list_sweeps_the_leftovers_of_the_dead_and_nothing_else() {
+fn a_killed_server_stays_listed_until_it_is_down() {
     let home = Home::new();
     let _alive = home.serve(&["--size", "1M", "--name", "alive"]);
     let mut killed = home.serve(&["--size", "1M", "--name", "dead"]);
+    let pid = killed.child.id();
     killed.signal("KILL");
     killed.wait();
     std::fs::write(home.state().join("notes.txt"), "").unwrap();
-    let list = home.run(&["list"]);
-    assert_eq!(list.status, 0);
-    assert!(
-        list.stdout.contains("alive") && !list.stdout.contains("dead"),
-        "{list:?}"
-    );
+    for _ in 0..2 {
+        let list = home.run(&["list"]);
+        assert_eq!(list.status, 0);
+        let line = format!("dead  dead: its server ({pid}) was killed; uzram down dead cleans up");
+        assert!(list.stdout.contains("alive"), "{list:?}");
+        assert!(list.stdout.lines().any(|found| found == line), "{list:?}");
+    }
+    let list = home.json(&["list", "--json"]);
+    let dead = serde_json::json!({"name": "dead", "state": "dead", "dead_pid": pid,
+                                  "remedy": "uzram down dead"});
+    assert_eq!((list.as_array().unwrap().len(), &list[1]), (2, &dead));
+    home.run(&["stat", "dead"])
+        .refused(1, "dead: its server was killed; uzram down dead cleans up");
+    assert_eq!(home.run(&["down", "dead"]).stdout, "dead is down.\n");
     assert_eq!(
         home.files(),
         [
@@ -263,6 +289,8 @@ fn list_sweeps_the_leftovers_of_the_dead_and_nothing_else() {
             "notes.txt"
         ]
     );
+    let again = home.run(&["down", "dead"]);
+    assert_eq!(again.stdout, "dead is not up; nothing to do.\n");
 }
 
 #[test]
@@ -593,22 +621,25 @@ fn a_watch_goes_on_until_its_disk_is_gone_or_nobody_reads() {
             .next()
             .unwrap()
             .trim_start()
-            .starts_with("SECONDS  NAME")
+            .starts_with("SECONDS NAME")
     );
     let first = lines.next().unwrap();
     let columns: Vec<_> = first.split_whitespace().collect();
     assert_eq!(
         columns[1..],
-        [
-            "d", "0", "B", "-", "0", "B", "0", "B", "1", "MiB", "-", "0", "0"
-        ]
+        ["d", "-", "-", "0", "B", "0", "B", "1", "MiB", "-", "0"]
     );
     let mut client = NbdClient::connect(&home.state().join("d.nbd"), "d").unwrap();
-    assert_eq!(client.write(0, &[5; 1 << 20]).unwrap(), 0);
-    assert!(
-        lines.by_ref().take(50).any(|line| line.contains(" +")),
-        "no growth was seen"
-    );
+    // Also if what the disk holds does not change.
+    for _ in 0..2 {
+        assert_eq!(client.write(0, &[5; 1 << 20]).unwrap(), 0);
+        // SECONDS NAME READ/S WRITE/S: nothing is read, and then the rate.
+        let is_seen = |line: String| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            words[2] == "0" && words[3] != "0"
+        };
+        assert!(lines.by_ref().take(50).any(is_seen), "no write was seen");
+    }
     drop(client);
     eventually("the client is gone", || {
         home.run(&["remove", "d"]).status == 0

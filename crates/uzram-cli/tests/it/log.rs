@@ -22,16 +22,8 @@ fn requests_are_never_logged_not_even_those_that_fail() {
     assert_eq!(home.run(&["set", "d", "mem_used_max", "0"]).status, 0);
     let mut client = NbdClient::connect(&socket, "d").unwrap();
     let mut refused = 0;
-    let mut noise = 1u64;
     for round in 0..500u64 {
-        let page: Vec<u8> = std::iter::repeat_with(|| {
-            noise = noise
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (noise >> 56) as u8
-        })
-        .take(4096)
-        .collect();
+        let page = uzram_testkit::noise(round, 4096);
         let same_filled = [round as u8; 4096];
         assert_eq!(
             client.write(0, &same_filled).unwrap(),

@@ -1,4 +1,4 @@
-//! What a server can still do once it serves, seen from outside and tried from inside.
+//! The sandbox of a server that serves: its rights, seen from outside and tried from inside.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -32,7 +32,7 @@ fn no_thread_has_privileges_or_can_gain_any() {
     let said = home.json(&["stat", "uzram0", "--json"])["sandbox"].clone();
     let said = said.as_str().unwrap();
     assert!(
-        said.contains("no new privileges, no capabilities, not dumpable"),
+        said.contains("no_new_privs, no capabilities, no dumps"),
         "{said}"
     );
 }
@@ -147,4 +147,41 @@ fn without_the_sandbox_all_is_as_it_was() {
     for status in statuses {
         assert_eq!(field(&status, "NoNewPrivs"), field(&own, "NoNewPrivs"));
     }
+}
+
+#[test]
+fn each_thread_has_a_filter_of_system_calls() {
+    let home = Home::new();
+    let served = home.serve(&["--size", "1M"]);
+    assert_eq!(home.run(&["add", "--size", "1M"]).status, 0);
+    let said = home.json(&["stat", "uzram0", "--json"])["sandbox"].clone();
+    if !said.as_str().unwrap().contains("seccomp") {
+        return eprintln!("left out: this kernel has no seccomp: {said}");
+    }
+    for status in statuses(&served) {
+        assert_eq!(field(&status, "Seccomp"), "2", "{status}");
+    }
+}
+
+#[test]
+fn calls_are_logged_instead_where_that_is_asked_for() {
+    let home = Home::new();
+    let config = home.dir.path().join("uzram.toml");
+    std::fs::write(&config, "[server]\nsandbox = \"log\"\n[d]\nsize = \"1M\"\n").unwrap();
+    let by_file: &[&str] = &["--config", config.to_str().unwrap()];
+    for args in [by_file, &["--size", "1M", "--name", "d", "--sandbox-log"]] {
+        let mut served = home.serve(args);
+        let said = home.json(&["stat", "d", "--json"])["sandbox"].clone();
+        if !said.as_str().unwrap().contains("seccomp") {
+            return eprintln!("left out: this kernel has no seccomp: {said}");
+        }
+        assert!(
+            said.as_str().unwrap().contains("seccomp (logs only)"),
+            "{said}"
+        );
+        served.signal("TERM");
+        assert_eq!(served.wait(), Some(0));
+    }
+    home.run(&["serve", "--size", "1M", "--sandbox-log", "--no-sandbox"])
+        .refused(2, "cannot be used with");
 }

@@ -1,5 +1,6 @@
 //! The service manager's side: readiness, a watchdog, sockets handed over.
 
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::{Command, Stdio};
@@ -61,7 +62,7 @@ fn a_manager_that_cannot_be_reached_keeps_nobody_from_the_disk() {
 }
 
 /// `serve` with `socket` as descriptor 3, as a manager hands it over under `name`.
-fn activated(home: &Home, socket: OwnedFd, name: &str, args: &[&str]) -> Command {
+pub fn activated(home: &Home, socket: OwnedFd, name: &str, args: &[&str]) -> Command {
     // The variable names the process, which stays the same across exec.
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve \"$@\" 3<&0 </dev/null";
     let mut command = Command::new("sh");
@@ -112,6 +113,25 @@ fn a_socket_that_is_handed_over_is_served_and_left() {
     served.signal("TERM");
     assert_eq!(served.wait(), Some(0));
     assert!(path.exists(), "the path is the manager's");
+}
+
+#[test]
+fn a_disk_that_is_added_does_not_open_a_socket_either() {
+    let home = Home::new();
+    let socket = TcpListener::bind("[::]:0").unwrap();
+    let config = home.dir.path().join("uzram.toml");
+    std::fs::write(&config, "").unwrap();
+    let args = ["--config", config.to_str().unwrap()];
+    let mut served = Served::of(
+        activated(&home, socket.into(), "nbd", &args)
+            .spawn()
+            .unwrap(),
+    );
+    served.wait_until_ready();
+    home.run(&["add", "--size", "1M"])
+        .refused(1, "other machines could read and write the disk");
+    home.run(&["add", "--size", "1M", "--insecure"]);
+    assert_eq!(home.json(&["list", "--json"]).as_array().unwrap().len(), 1);
 }
 
 #[test]

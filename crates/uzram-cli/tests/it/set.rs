@@ -25,6 +25,37 @@ fn what_may_change_changes() {
 }
 
 #[test]
+fn the_level_of_the_log_is_the_servers_and_needs_no_disk() {
+    let home = Home::new();
+    let config = home.dir.path().join("uzram.toml");
+    std::fs::write(&config, "").unwrap();
+    let empty = home.serve(&["--config", config.to_str().unwrap()]);
+    let level = |args: &[&str]| {
+        let ran = home.run(&[&["set"], args].concat());
+        assert_eq!(ran.status, 0, "{ran:?}");
+        ran.stdout
+    };
+    assert_eq!(level(&["log_level", "DEBUG"]), "log_level is debug\n");
+    home.run(&["set", "log_level", "loud"])
+        .refused(1, "write off, error, warn, info, debug or trace");
+    for half in [["mem_limit", "1M"], ["disk", "log_level"]] {
+        home.run(&["set", half[0], half[1]])
+            .refused(2, "uzram set NAME ATTRIBUTE VALUE");
+    }
+    // Of several servers one is named.
+    let _other = home.serve(&["--size", "1M", "--name", "d"]);
+    home.run(&["set", "log_level", "info"])
+        .refused(2, "2 servers run; choose one with --server NAME or PID");
+    let pid = empty.child.id().to_string();
+    level(&["log_level", "error", "--server", &pid]);
+    level(&["log_level", "info", "--server", "d"]);
+    assert_eq!(home.json(&["stat", "d", "--json"])["log_level"], "info");
+    assert_eq!(level(&["d", "log_level", "warn"]), "d: log_level is warn\n");
+    home.run(&["set", "d", "log_level", "warn", "--server", "d"])
+        .refused(2, "--server: the disk d says which server");
+}
+
+#[test]
 fn wrong_names_are_answered_with_the_nearest_one() {
     let home = Home::new();
     let _served = home.serve(&["--size", "8M", "--name", "disk"]);

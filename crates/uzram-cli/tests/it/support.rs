@@ -5,26 +5,16 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes longer unless it hangs.
+/// The longest wait for a server. Only one that hangs takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// Nor does a command.
+/// The time limit of a command, in seconds.
 const RUN_SECONDS_MAX: &str = "60";
 
-/// What a thread's files give once it has ended.
+/// Errors of a thread's files once it has ended.
 const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 
-/// Bytes that do not compress, different for each seed.
-pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..length / 8).flat_map(|_| next().to_le_bytes()).collect()
-}
+pub use uzram_testkit::noise;
 
 pub struct Home {
     pub dir: tempfile::TempDir,
@@ -60,10 +50,11 @@ impl Home {
         command
     }
 
-    /// What should have been refused and serves instead gets a time limit.
+    /// Runs a command. A time limit ends one that serves where it should have been refused.
     pub fn run(&self, args: &[&str]) -> Ran {
         let mut command = Command::new("timeout");
-        command.args([RUN_SECONDS_MAX, env!("CARGO_BIN_EXE_uzram")]);
+        // Killed in the end: what hangs may take no other signal.
+        command.args(["-k", "5", RUN_SECONDS_MAX, env!("CARGO_BIN_EXE_uzram")]);
         Ran::of(&self.prepared(command, args).output().unwrap())
     }
 
@@ -94,7 +85,7 @@ impl Home {
     }
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub status: i32,
@@ -103,7 +94,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn of(output: &Output) -> Ran {
+    pub fn of(output: &Output) -> Ran {
         Ran {
             status: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout.clone()).unwrap(),

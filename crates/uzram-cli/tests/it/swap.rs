@@ -1,4 +1,4 @@
-//! What a server does, and does not do, while it serves writes to swap. The kernel may wait for it to
+//! The system calls of a server while it serves writes to swap. The kernel may wait for it to
 //! get memory, so it must not wait for any itself.
 
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +16,7 @@ use crate::support::{Home, Served, eventually, field, is_root, noise, statuses};
 
 const DISK_BYTES: u64 = 256 << 20;
 const CLIENTS: u64 = 4;
-/// Of requests: one page, a few, and as many as the kernel passes on at once.
+/// Sizes of requests: one page, a few, and as many as the kernel passes on at once.
 const SIZES: [usize; 5] = [4 << 10, 64 << 10, 12 << 10, 1 << 20, 128 << 10];
 
 /// A server's memory map: what may be accessed how, adjoining ranges as one, so that advice about a part is
@@ -44,7 +44,7 @@ fn faults(pid: u32) -> Vec<(String, u64, u64)> {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap();
         let (name, fields) = stat.rsplit_once(") ").unwrap();
         let fields: Vec<_> = fields.split(' ').collect();
-        if name.contains("(fuser-") && !name.ends_with("-bg") {
+        if name.contains("(fuse-") {
             let count = |field: usize| fields[field].parse().unwrap();
             workers.push((name.to_owned(), count(7), count(9)));
         }
@@ -92,8 +92,8 @@ fn is_there(file: &File, pages: &[u8], range: std::ops::Range<u64>) {
     }
 }
 
-/// Whoever touches a page for the first time, or changes the memory map, may wait for whoever waits for
-/// memory with the map locked, as the thread does that refills the spare.
+/// A thread that touches a page for the first time, or changes the memory map, may wait for one that waits
+/// for memory with the map locked, as the thread that refills the spare does.
 fn takes_no_memory(options: &[&str]) {
     let Some(machine) = Machine::new() else {
         return;
@@ -143,7 +143,7 @@ fn workers_for_swap_take_no_memory_for_contexts() {
     takes_no_memory(&["--algorithm", "zstd", "--unit", "64K"]);
 }
 
-/// What a server warns of that may lock so much memory, or has the right `+ipc_lock` or not; it serves.
+/// The warnings of a server with this limit of locked memory, with or without CAP_IPC_LOCK; it serves.
 fn warnings(home: &Home, limit_mib: u64, right: &str, options: &[&str]) -> String {
     let limit_bytes = limit_mib << 20;
     let mut command = Command::new("prlimit");
@@ -185,6 +185,58 @@ fn a_server_for_swap_that_may_not_lock_memory_says_so_and_serves() {
         assert!(said.contains("memory not locked"), "{said}");
         machine.is_clean();
     }
+}
+
+/// The nice value of each thread.
+fn niceness(pid: u32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    let field = |stat: String| {
+        let (_, fields) = stat.rsplit_once(") ")?;
+        fields.split(' ').nth(16)?.parse().ok()
+    };
+    stats.map(|stat| field(stat).unwrap()).collect()
+}
+
+/// A program that waits for a page waits for the server's turn on a CPU.
+#[test]
+fn a_server_for_swap_runs_before_others_whatever_it_was_started_with() {
+    let may = rustix::thread::capabilities(None).unwrap().effective;
+    let may = may.contains(CapabilitySet::SYS_NICE);
+    for right in ["+sys_nice", "-sys_nice"] {
+        let home = Home::new();
+        let mut command = Command::new("nice");
+        command.args(["-n", "19"]);
+        if is_root() {
+            command.args(["setpriv", &format!("--bounding-set={right}")]);
+        }
+        command.arg(env!("CARGO_BIN_EXE_uzram"));
+        let arguments = [
+            "serve",
+            "--for-swap",
+            "--size",
+            "64M",
+            "--log-level",
+            "info",
+        ];
+        let mut served = home.start_by(command, &arguments);
+        served.wait_until_ready();
+        let found = niceness(served.child.id());
+        served.signal("TERM");
+        assert_eq!(served.wait(), Some(0));
+        let said = served.stderr();
+        let nice = found[0];
+        assert!(found.iter().all(|other| *other == nice), "{found:?}");
+        assert!(said.contains(&format!("runs at nice {nice}")), "{said}");
+        if may && right == "+sys_nice" {
+            assert_eq!(nice, -20);
+        }
+        assert_eq!(said.contains("needs CAP_SYS_NICE"), nice != -20, "{said}");
+    }
+    let home = Home::new();
+    let served = home.serve(&["--size", "64M"]);
+    let own = rustix::process::getpriority_process(None).unwrap();
+    assert!(niceness(served.child.id()).iter().all(|nice| *nice == own));
 }
 
 /// How often the thread that refills spares slept so far.
@@ -251,6 +303,63 @@ fn watermarks_stay_raised_until_the_last_swap_is_down() {
         is "1000 0" "higher before"
         "$UZRAM" down a
         is "1000 15000" "higher before, and after"
+    "#;
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-euc", script])
+        .current_dir(machine.home.dir.path())
+        .env("XDG_RUNTIME_DIR", machine.home.dir.path())
+        .env("UZRAM", env!("CARGO_BIN_EXE_uzram"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("uzram down b sets 10 15000 again"), "{said}");
+    machine.is_clean();
+}
+
+/// The settings are everybody's, so files stand in for them, in a mount namespace of its own.
+#[test]
+fn zswap_is_put_in_front_and_set_back() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !std::path::Path::new("/sys/module/zswap/parameters").exists() {
+        return eprintln!("left out: this kernel has no zswap");
+    }
+    let script = r#"
+        mkdir zswap
+        for setting in "compressor lzo" "max_pool_percent 20" "enabled N"; do
+            echo "${setting#* }" > "zswap/${setting% *}"
+        done
+        mount --bind "$PWD/zswap" /sys/module/zswap/parameters
+        settings() { cat zswap/compressor zswap/max_pool_percent zswap/enabled | tr '\n' ' '; }
+        # What is written is not followed by a line's end.
+        is() { set -- "$(settings | tr -d ' ')" "$(echo "$1" | tr -d ' ')" "$2"
+               [ "$1" = "$2" ] || { echo "$3: $1, not $2"; exit 1; }; }
+        up() { "$UZRAM" up --size 64M --swap --priority 1 --name "$@" > said 2>&1; }
+        before="lzo 20 N"
+        up a
+        grep -q 'this kernel has zswap: up --swap --zswap' said
+        is "$before" "not asked for"
+        if up a --zswap; then exit 1; fi
+        grep -q 'zswap off (and not --zswap)' said
+        up b --zswap
+        grep -q 'uzram down b sets compressor lzo, max_pool_percent 20, enabled N again' said
+        is "lz4 25 Y" "one up"
+        up c --zswap
+        "$UZRAM" down b
+        is "lz4 25 Y" "one down"
+        "$UZRAM" down a
+        "$UZRAM" down c
+        is "$before" "all down"
+        up a --zswap
+        kill -9 "$(sed -n 's/.*served by process \([0-9]*\).*/\1/p' said)"
+        "$UZRAM" down a
+        is "$before" "killed and down"
+        rm zswap/enabled
+        if up a --zswap; then exit 1; fi
+        grep -q 'this kernel has no zswap' said
+        "$UZRAM" down a
     "#;
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-euc", script])

@@ -1,11 +1,34 @@
 //! TLS from the command line: files in, who must use it, and what is refused.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rcgen::CertifiedKey;
 
-use crate::support::Home;
+use crate::nbd_client::NbdClient;
+use crate::service::activated;
+use crate::support::{Home, PATIENCE, Served};
+
+const GO: u32 = 7;
+/// The server's word for: first TLS.
+const ERR_TLS_REQD: u32 = 0x8000_0005;
+
+/// The answer to a client without TLS that asks for the default export.
+fn answer_to_go(mut stream: impl Read + Write) -> u32 {
+    stream.read_exact(&mut [0; 18]).unwrap();
+    let mut ask = 3u32.to_be_bytes().to_vec();
+    ask.extend(b"IHAVEOPT");
+    ask.extend(GO.to_be_bytes());
+    ask.extend(6u32.to_be_bytes());
+    ask.extend([0; 6]);
+    stream.write_all(&ask).unwrap();
+    let mut reply = [0; 20];
+    stream.read_exact(&mut reply).unwrap();
+    u32::from_be_bytes(reply[12..16].try_into().unwrap())
+}
 
 /// A certificate that vouches for itself and its key, beside the state directory.
 fn certificate(home: &Home) -> (String, String) {
@@ -131,4 +154,102 @@ fn disks_at_one_address_share_its_tls_and_the_first_is_the_default() {
             ask(&["--json"])
         );
     }
+}
+
+#[test]
+fn whoever_needs_a_certificate_needs_tls_everywhere() {
+    let home = Home::new();
+    let (cert, key) = certificate(&home);
+    let checked = [
+        "--size",
+        "1M",
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &key,
+        "--tls-client-ca",
+        &cert,
+    ];
+    let socket = home.dir.path().join("socket");
+    let unix = ["--socket", socket.to_str().unwrap()];
+    let served = home.serve(&[&checked[..], &unix].concat());
+    let uri = served.fact("URI");
+    assert!(uri.starts_with("nbds+unix:///"), "{uri}");
+    let in_the_clear = UnixStream::connect(&socket).unwrap();
+    assert_eq!(answer_to_go(in_the_clear), ERR_TLS_REQD);
+    let in_the_clear = NbdClient::connect(&socket, "uzram0");
+    assert!(in_the_clear.is_err(), "without a certificate");
+
+    let loopback = ["--listen", "127.0.0.1:0"];
+    let served = home.serve(&[&checked[..], &loopback].concat());
+    let in_the_clear = TcpStream::connect(tcp_address(&served)).unwrap();
+    assert_eq!(answer_to_go(in_the_clear), ERR_TLS_REQD);
+}
+
+/// Where a server with a TCP address listens.
+fn tcp_address(served: &Served) -> &str {
+    let uri = served.fact("URI");
+    let address = uri.split("//").nth(1).unwrap();
+    address.split('/').next().unwrap()
+}
+
+#[test]
+fn a_socket_that_other_machines_reach_is_served_with_tls_or_not_at_all() {
+    let home = Home::new();
+    let (cert, key) = certificate(&home);
+    let open = || TcpListener::bind("0.0.0.0:0").unwrap();
+    let serve = |socket: &TcpListener, args: &[&str]| {
+        let socket = socket.try_clone().unwrap();
+        activated(&home, socket.into(), "nbd", args)
+            .spawn()
+            .unwrap()
+    };
+    // Without TLS: refused, never warned of.
+    let refused = serve(&open(), &["--size", "1M"])
+        .wait_with_output()
+        .unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("other machines could read and write"),
+        "{text}"
+    );
+
+    // With certificates: no bytes of the disk in the clear, from the command line or a file.
+    let config = home.dir.path().join("uzram.toml");
+    let text = format!("[d]\nsize = \"1M\"\ntls-cert = {cert:?}\ntls-key = {key:?}\n");
+    std::fs::write(&config, text).unwrap();
+    let by_flags = ["--size", "1M", "--tls-cert", &cert, "--tls-key", &key];
+    let by_file = ["--config", config.to_str().unwrap()];
+    for args in [&by_flags[..], &by_file] {
+        let socket = open();
+        let mut served = Served::of(serve(&socket, args));
+        served.wait_until_ready();
+        assert!(
+            served.fact("URI").starts_with("nbds://0.0.0.0:"),
+            "{}",
+            served.said
+        );
+        let port = socket.local_addr().unwrap().port();
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(answer_to_go(stream), ERR_TLS_REQD);
+    }
+
+    // At this machine's own address TLS may be used and need not be.
+    let local = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut served = Served::of(serve(&local, &by_flags));
+    served.wait_until_ready();
+    let stream = TcpStream::connect(local.local_addr().unwrap()).unwrap();
+    assert_ne!(answer_to_go(stream), ERR_TLS_REQD);
+    drop(served);
+
+    // Who wants it open says so.
+    let mut served = Served::of(serve(&open(), &["--size", "1M", "--insecure"]));
+    served.wait_until_ready();
+    let refused = home.run(&["add", "--size", "1M", "--name", "late"]);
+    assert!(
+        refused.stderr.contains("other machines could"),
+        "{refused:?}"
+    );
 }

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::attach::{Machine, installed, run, text};
 use crate::cgroup::Cgroup;
@@ -94,7 +95,7 @@ fn a_directory_is_up_and_down_and_twice_is_fine() {
         .refused(1, "uzram0 is mounted there");
     machine
         .up(&["--size", "65M", "--mount", mnt])
-        .refused(1, "up with 64 MiB");
+        .refused(1, "up with 64 MiB (and not --size 65M)");
     assert!(fs::read(machine.directory.join("file")).unwrap() == text(1, 5 << 20));
     // Busy, and by whom.
     let held = File::open(machine.directory.join("file")).unwrap();
@@ -117,6 +118,7 @@ fn swap_is_up_safely_and_down_and_twice_is_fine() {
     let arguments = ["--size", "64M", "--swap", "--priority", "7"];
     let up = machine.up(&arguments);
     succeeded(&up, "swap0 is up: 64 MiB of swap at /dev/loop");
+    succeeded(&up, " at nice ");
     let device: PathBuf = machine.loops().remove(0);
     let swaps = fs::read_to_string("/proc/swaps").unwrap();
     let line = swaps
@@ -199,7 +201,7 @@ fn is_locked(pid: u64) {
     assert!(kilobytes("VmLck:") >= kilobytes("RssAnon:"), "{status}");
 }
 
-/// What the program uses: twice what it may have.
+/// Memory that the program uses: twice its limit.
 const EATEN: usize = if cfg!(debug_assertions) {
     96 << 20
 } else {
@@ -320,6 +322,33 @@ fn a_killed_server_is_taken_down() {
     machine.is_clean();
 }
 
+/// A killed server's socket is closed before its lock is free.
+#[test]
+fn a_server_that_is_just_dying_is_no_obstacle() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    let up = ["--size", "64M", "--mount", machine.mnt(), "--name", "a"];
+    succeeded(&machine.up(&up), "a is up");
+    machine.kill("a");
+    let lock = File::open(machine.home.state().join("a.lock")).unwrap();
+    eventually("the killed server's lock is free", || {
+        lock.try_lock().is_ok()
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(lock);
+        });
+        succeeded(&machine.up(&up), "a is up");
+    });
+    succeeded(&machine.down("a"), "a is down.");
+    machine.is_clean();
+}
+
 #[test]
 fn a_file_mount_that_somebody_took_away_is_no_obstacle() {
     let Some(machine) = Machine::new() else {
@@ -352,16 +381,218 @@ fn a_file_mount_that_somebody_took_away_is_no_obstacle() {
     machine.is_clean();
 }
 
+impl Machine {
+    /// A command in the home, so that paths can be relative to it.
+    fn run_at_home(&self, arguments: &[&str]) -> Ran {
+        let mut command = self.home.command(arguments);
+        command.current_dir(self.home.dir.path());
+        Ran::of(&command.output().unwrap())
+    }
+}
+
+#[test]
+fn a_directory_is_known_however_it_is_named_and_whatever_became_of_it() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    let up = ["up", "--size", "64M", "--mount", "mnt"];
+    std::os::unix::fs::symlink("mnt", machine.home.dir.path().join("link")).unwrap();
+    for named in ["mnt", "./mnt", "mnt/", "link", "mnt/../mnt"] {
+        succeeded(&machine.run_at_home(&up), "uzram0 is up: 64 MiB of ext4");
+        let down = machine.run_at_home(&["down", named]);
+        succeeded(&down, "uzram0 is down.");
+        machine.is_clean();
+    }
+    // Unmounted by somebody, killed, and both.
+    let mnt = machine.mnt();
+    type Harm = (bool, &'static [&'static str]);
+    let harms: [Harm; 4] = [
+        (false, &[]),
+        (false, &["-l"]),
+        (true, &["-l"]),
+        (true, &["-l", "-n"]),
+    ];
+    for (is_killed, options) in harms {
+        succeeded(&machine.run_at_home(&up), "uzram0 is up: 64 MiB of ext4");
+        if is_killed {
+            machine.kill("uzram0");
+        }
+        run("umount", &[options, &[mnt]].concat());
+        succeeded(&machine.run_at_home(&["down", "mnt"]), "uzram0 is down.");
+        machine.is_clean();
+    }
+}
+
+#[test]
+fn a_file_system_that_lives_on_unseen_is_not_down() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    let mnt = machine.mnt();
+    succeeded(
+        &machine.up(&["--size", "64M", "--mount", mnt]),
+        "uzram0 is up",
+    );
+    let held = File::create(machine.directory.join("file")).unwrap();
+    run("umount", &["-l", mnt]);
+    let holder = format!("({})", std::process::id());
+    machine.down(mnt).refused(1, &holder);
+    assert_eq!(machine.home.json(&["list", "--json"])[0]["name"], "uzram0");
+    drop(held);
+    succeeded(&machine.down(mnt), "uzram0 is down.");
+    machine.is_clean();
+    // Something of somebody else's over ours is theirs to take away.
+    succeeded(
+        &machine.up(&["--size", "64M", "--mount", mnt]),
+        "uzram0 is up",
+    );
+    run("mount", &["-t", "tmpfs", "theirs", mnt]);
+    machine
+        .down("uzram0")
+        .refused(1, "tmpfs of theirs is mounted over it");
+    run("umount", &[mnt]);
+    succeeded(&machine.down(mnt), "uzram0 is down.");
+    machine.is_clean();
+}
+
+#[test]
+fn up_again_takes_the_disk_that_is_there() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    // A directory that up makes, and down removes.
+    let made = machine.home.dir.path().join("made");
+    let mnt = made.to_str().unwrap();
+    let up = ["--size", "64M", "--mount", mnt];
+    succeeded(&machine.up(&up), "uzram0 is up: 64 MiB of ext4");
+    fs::write(made.join("file"), text(3, 100_000)).unwrap();
+    run("umount", &[mnt]);
+    succeeded(&machine.up(&up), "is on");
+    assert!(fs::read(made.join("file")).unwrap() == text(3, 100_000));
+    succeeded(&machine.down("made/../uzram0"), "nothing to do");
+    succeeded(&machine.down(mnt), "uzram0 is down.");
+    assert!(!made.exists());
+    machine.is_clean();
+
+    let up = ["--size", "64M", "--swap", "--priority", "1"];
+    succeeded(&machine.up(&up), "swap0 is up");
+    let device = machine.loops().remove(0);
+    run("swapoff", &[device.to_str().unwrap()]);
+    succeeded(&machine.up(&up), "is swap again");
+    assert!(is_swap(&device));
+    succeeded(&machine.down("swap0"), "swap0 is down.");
+    machine.is_clean();
+}
+
+#[test]
+fn other_options_than_those_of_a_disk_that_is_up_are_refused_by_name() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    let mnt = machine.mnt();
+    let up = ["--mount", mnt, "--algorithm=zstd", "--mem-limit=32M"];
+    let first = machine.up(&[&up[..], &["--size=64M", "--algorithm-params=level=3"]].concat());
+    succeeded(&first, "uzram0 is up");
+    for alike in [
+        &["--size=64M"][..],
+        &["--pool=bestfit", "--fs=ext4", "--algorithm-params=level=3"],
+        &["--name=uzram0"],
+    ] {
+        succeeded(&machine.up(&[&up[..], alike].concat()), "up already");
+    }
+    for (other, said) in [
+        ("--size=1G", "64 MiB (and not --size 1G)"),
+        ("--pool=zbud", "bestfit (and not --pool zbud)"),
+        ("--checksum", "no checksums (and not --checksum)"),
+        ("--fs=xfs", "ext4 (and not --fs xfs)"),
+        (
+            "--algorithm-params=level=4",
+            "level=3 (and not --algorithm-params level=4)",
+        ),
+    ] {
+        let ran = machine.up(&[&up[..], &[other]].concat());
+        ran.refused(1, said);
+        assert!(!ran.stderr.contains("--algorithm zstd"), "{ran:?}");
+    }
+    let both = ["--mount", mnt, "--algorithm=lz4", "--mem-limit=none"];
+    machine.up(&both).refused(
+        1,
+        "up with a memory limit of 32 MiB (and not --mem-limit none), zstd (and not --algorithm lz4)",
+    );
+    succeeded(&machine.down(mnt), "uzram0 is down.");
+    machine.is_clean();
+
+    succeeded(&machine.up(&["--size=64M", "--swap"]), "swap0 is up");
+    machine
+        .up(&["--swap", "--priority=7"])
+        .refused(1, "priority 100 (and not --priority 7)");
+    succeeded(&machine.down("swap0"), "swap0 is down.");
+    machine.is_clean();
+}
+
+#[test]
+fn the_reserve_is_said_and_no_limit_that_nobody_asked_for() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    // Half of RAM, which is no limit that anybody asked for.
+    let up = machine.up(&["--swap", "--priority", "1"]);
+    succeeded(&up, "swap0 is up");
+    assert!(!up.stderr.contains("--mem-limit"), "{up:?}");
+    assert!(up.stderr.contains("reserve: "), "{up:?}");
+    succeeded(&machine.down("swap0"), "swap0 is down.");
+    machine.is_clean();
+}
+
+#[test]
+fn root_of_a_user_namespace_is_told_what_it_lacks() {
+    let home = crate::support::Home::new();
+    let mut command = Command::new("unshare");
+    command.args(["-r", "timeout", "60", env!("CARGO_BIN_EXE_uzram")]);
+    command.args(["up", "--swap", "--size", "64M"]);
+    let output = command.env("XDG_RUNTIME_DIR", home.dir.path()).output();
+    let said = match output {
+        Ok(output) if output.status.code() == Some(1) => {
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        }
+        other => return eprintln!("left out: no user namespace here: {other:?}"),
+    };
+    if said.starts_with("unshare") {
+        return eprintln!("left out: {said}");
+    }
+    assert!(said.contains("root of a user namespace only"), "{said}");
+}
+
 #[test]
 fn what_fails_half_way_leaves_nothing() {
     let Some(machine) = Machine::new() else {
         return;
     };
     let mnt = machine.mnt().to_owned();
-    // Too small for a file system, which mkfs finds out at the end.
-    machine
-        .up(&["--size", "4K", "--mount", &mnt])
-        .refused(1, "mkfs.ext4");
+    for (fs, least) in [
+        ("ext4", "256 KiB"),
+        ("xfs", "300 MiB"),
+        ("btrfs", "109 MiB"),
+    ] {
+        machine
+            .up(&["--size", "128K", "--mount", &mnt, "--fs", fs])
+            .refused(
+                1,
+                &format!("too small for {fs}, which takes {least} at least"),
+            );
+    }
     machine.is_clean();
     machine
         .up(&["--size", "4K", "--swap"])

@@ -1,4 +1,4 @@
-//! What people do with a disk: file systems, trees of files, fio, filling it up, giving memory back.
+//! Common uses of a disk: file systems, trees of files, fio, filling it up, giving memory back.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -55,7 +55,17 @@ fn holds_a_tree(fs: &str, size: &str, check: &[&str]) {
     // Anew, so that nothing of it is in the page cache.
     run("mount", &["-t", fs, device, mnt]);
     let lost = "lost+found";
-    run("diff", &["-r", "-x", lost, sources.to_str().unwrap(), mnt]);
+    run(
+        "diff",
+        &[
+            "-r",
+            "--no-dereference",
+            "-x",
+            lost,
+            sources.to_str().unwrap(),
+            mnt,
+        ],
+    );
     let down = machine.home.run(&["down", mnt]);
     assert_eq!(down.status, 0, "{down:?}");
     machine.is_clean();
@@ -206,7 +216,7 @@ fn a_file_system_that_meets_the_limit_goes_on() {
     machine.is_clean();
 }
 
-/// Somebody who is not root has a file, through fusermount3, and takes it away again.
+/// A user who is not root attaches a disk as a file through fusermount3, and detaches it.
 #[test]
 fn nobody_has_a_disk_as_a_file() {
     let Some(machine) = Machine::new() else {
@@ -241,6 +251,26 @@ fn nobody_has_a_disk_as_a_file() {
             wait "$server"
             # Other tests' mounts are here too.
             if grep -q "$PWD/uzram/uzram0.fuse" /proc/self/mounts; then exit 1; fi
+            # Of one that was killed the name is free again, by down and by itself.
+            start() {
+                : > said
+                ./program serve --size 16M --attach fuse --name dead > said 2>&1 &
+                server=$!
+                until grep -q Ctrl-C said; do kill -0 "$server"; sleep 0.05; done
+            }
+            start
+            kill -9 "$server"
+            wait "$server" || true
+            ./program list | grep -q 'uzram down dead cleans up'
+            ./program down dead
+            if grep -q "$PWD/uzram/dead.fuse" /proc/self/mounts; then exit 1; fi
+            start
+            kill -9 "$server"
+            wait "$server" || true
+            start
+            kill "$server"
+            wait "$server"
+            if grep -q "$PWD/uzram/dead.fuse" /proc/self/mounts; then exit 1; fi
 END
         setpriv --reuid 65534 --regid 65534 --clear-groups sh "$PWD/use"
     "#;

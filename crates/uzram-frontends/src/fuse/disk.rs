@@ -1,62 +1,42 @@
-//! What the kernel may ask: a directory with one file, whose bytes are the device's.
+//! The file system that the kernel sees: a directory with one file, whose bytes are the device's.
 
-use std::ffi::{OsStr, OsString};
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
-};
+use rustix::io::Errno;
 use uzram::{Bio, BlockDevice, Zeroing};
 
+use super::wire::{Attributes, Entries, Greeting, Limits, Message, Reply, Request};
 use super::{BACKGROUND_MAX, REQUEST_BYTES_MAX};
 
-/// Nothing about the file ever changes, so the kernel may remember it for as long as it likes.
+/// Nothing about the file ever changes, so the kernel may remember it for ever.
 const VALID: Duration = Duration::from_secs(24 * 3600);
-const DIRECTORY: INodeNo = INodeNo::ROOT;
-const FILE: INodeNo = INodeNo(2);
-const ONLY_GENERATION: Generation = Generation(0);
+const DIRECTORY: u64 = 1;
+const FILE: u64 = 2;
+/// Kind and permissions of directory and file, from `linux/stat.h`.
+const DIRECTORY_MODE: u32 = 0o040_700;
+const FILE_MODE: u32 = 0o100_600;
 
 /// Bits of `fallocate`'s mode, from `linux/falloc.h`.
-const KEEP_SIZE: i32 = 0x01;
-const PUNCH_HOLE: i32 = 0x02;
-const ZERO_RANGE: i32 = 0x10;
-
-/// Where workers gather what they read: one for each worker, so that there is always one free.
-pub(super) struct ReadBuffers(Box<[Mutex<Vec<u8>>]>);
-
-impl ReadBuffers {
-    pub fn new(count: usize) -> ReadBuffers {
-        // Not zeroes, which would be memory in name only: reading must not have to wait for any.
-        let buffer = |_| Mutex::new(vec![1; REQUEST_BYTES_MAX as usize]);
-        ReadBuffers((0..count).map(buffer).collect())
-    }
-
-    fn take(&self) -> Option<MutexGuard<'_, Vec<u8>>> {
-        self.0.iter().find_map(|buffer| buffer.try_lock().ok())
-    }
-}
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+const ZERO_RANGE: u32 = 0x10;
 
 /// The device as a file.
 pub(super) struct Disk {
-    pub device: Arc<dyn BlockDevice>,
-    pub name: OsString,
-    pub size_bytes: u64,
-    pub block_bytes: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub made: SystemTime,
-    pub gate: Arc<Gate>,
-    pub buffers: ReadBuffers,
+    device: Arc<dyn BlockDevice>,
+    name: String,
+    size_bytes: u64,
+    block_bytes: u32,
+    /// The file's owner.
+    owner: (u32, u32),
+    made: SystemTime,
+    gate: Arc<Gate>,
 }
 
-/// Counts opens, and can be shut while there are none.
+/// Counts opens, and can be closed while there are none.
 #[derive(Debug, Default)]
 pub(super) struct Gate(AtomicU64);
 
@@ -70,7 +50,7 @@ impl Gate {
         }
     }
 
-    /// Refuses further opens; false if there are some now.
+    /// Refuses further opens; false if the file is open now.
     pub fn shut(&self) -> bool {
         let shut = self
             .0
@@ -100,63 +80,209 @@ impl Gate {
     }
 }
 
+/// The reply to a request, or its errno.
+type Outcome<'b> = Result<Reply<'b>, Errno>;
+
+fn greet<'b>(unique: u64, offered: &Greeting) -> Reply<'b> {
+    let limits = Limits {
+        request_bytes_max: REQUEST_BYTES_MAX,
+        page_bytes: rustix::param::page_size() as u32,
+        background_max: BACKGROUND_MAX,
+    };
+    Reply::greeting(unique, offered, limits)
+}
+
 impl Disk {
-    fn directory(&self) -> FileAttr {
-        FileAttr {
-            ino: DIRECTORY,
-            size: 0,
-            blocks: 0,
-            kind: FileType::Directory,
-            perm: 0o700,
-            nlink: 2,
-            ..self.file()
+    pub fn new(device: Arc<dyn BlockDevice>, name: &str, gate: Arc<Gate>) -> Disk {
+        let geometry = device.geometry();
+        Disk {
+            device,
+            name: name.into(),
+            size_bytes: geometry.size_bytes,
+            block_bytes: geometry.preferred_block_bytes,
+            owner: (
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+            ),
+            made: SystemTime::now(),
+            gate,
         }
     }
 
-    fn file(&self) -> FileAttr {
-        FileAttr {
-            ino: FILE,
-            size: self.size_bytes,
-            blocks: self.size_bytes.div_ceil(512),
-            atime: self.made,
-            mtime: self.made,
-            ctime: self.made,
-            crtime: self.made,
-            kind: FileType::RegularFile,
-            perm: 0o600,
-            nlink: 1,
-            uid: self.uid,
-            gid: self.gid,
-            rdev: 0,
-            blksize: self.block_bytes,
-            flags: 0,
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Carries out the message of this length at the start of `buffer`. Data that is read is
+    /// gathered in `buffer`, in place of the message. `None` if the message takes no reply.
+    pub fn answer<'b>(&self, buffer: &'b mut [u8], message_bytes: usize) -> Option<Reply<'b>> {
+        let message = match Message::parse(&buffer[..message_bytes.min(buffer.len())]) {
+            Ok(message) => message,
+            Err(malformed) => {
+                return malformed.unique.map(|id| Reply::error(id, Errno::INVAL));
+            }
+        };
+        let (unique, node) = (message.unique, message.node);
+        let reply = match message.request {
+            Request::Forget => return None,
+            Request::Read { offset, size_bytes } => self.read(unique, offset, size_bytes, buffer),
+            Request::ReadDirectory { offset, size_bytes } => {
+                let length = buffer.len().min(size_bytes as usize);
+                Ok(self.read_directory(unique, offset, &mut buffer[..length]))
+            }
+            Request::Init(offered) => Ok(greet(unique, &offered)),
+            Request::Lookup(name) => self.look_up(unique, node, name),
+            Request::Attributes => self.attributes(unique, node),
+            Request::SetAttributes {
+                changes_access,
+                size_bytes,
+            } => self.set_attributes(unique, node, changes_access, size_bytes),
+            Request::Open => self.open(unique, node),
+            Request::Release => {
+                self.gate.leave();
+                Ok(Reply::done(unique))
+            }
+            Request::OpenDirectory => Ok(Reply::opened_directory(unique)),
+            Request::ReleaseDirectory | Request::Destroy => Ok(Reply::done(unique)),
+            Request::Write { offset, data } => self.write(unique, offset, data),
+            Request::Sync => self.submit(Bio::Flush).map(|()| Reply::done(unique)),
+            Request::Allocate {
+                offset,
+                length,
+                mode,
+            } => {
+                let done = self.allocate(offset, length, mode);
+                done.map(|()| Reply::done(unique))
+            }
+            Request::FileSystem => Ok(self.file_system(unique)),
+            Request::ChangeNames => Err(Errno::PERM),
+            Request::Ioctl => Err(Errno::NOTTY),
+            Request::Other => Err(Errno::NOSYS),
+        };
+        Some(reply.unwrap_or_else(|errno| Reply::error(unique, errno)))
+    }
+
+    fn look_up<'b>(&self, unique: u64, parent: u64, name: &[u8]) -> Outcome<'b> {
+        match parent == DIRECTORY && name == self.name.as_bytes() {
+            true => Ok(Reply::entry(unique, &self.describe(FILE)?)),
+            false => Err(Errno::NOENT),
         }
     }
 
-    fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
-        match inode {
-            DIRECTORY => Some(self.directory()),
-            FILE => Some(self.file()),
-            _ => None,
+    fn attributes<'b>(&self, unique: u64, node: u64) -> Outcome<'b> {
+        Ok(Reply::attributes(unique, &self.describe(node)?))
+    }
+
+    /// Changes nothing: size 0 is a request of `O_TRUNC`, which leaves a block device as it is,
+    /// and times are not kept.
+    fn set_attributes<'b>(
+        &self,
+        unique: u64,
+        node: u64,
+        changes_access: bool,
+        size_bytes: Option<u64>,
+    ) -> Outcome<'b> {
+        let found = self.describe(node)?;
+        if size_bytes.is_some_and(|size| size != 0 && size != self.size_bytes) {
+            return Err(Errno::INVAL);
+        }
+        match changes_access {
+            true => Err(Errno::PERM),
+            false => Ok(Reply::attributes(unique, &found)),
         }
     }
 
-    /// How much of `length` bytes from `offset` on lies within the file.
+    fn open<'b>(&self, unique: u64, node: u64) -> Outcome<'b> {
+        if node != FILE {
+            return Err(Errno::NOENT);
+        }
+        match self.gate.enter() {
+            true => Ok(Reply::opened(unique)),
+            false => Err(Errno::BUSY),
+        }
+    }
+
+    fn read<'b>(&self, unique: u64, offset: u64, bytes: u32, buffer: &'b mut [u8]) -> Outcome<'b> {
+        // A short reply would be taken for the end of the file.
+        if bytes > REQUEST_BYTES_MAX || bytes as usize > buffer.len() {
+            return Err(Errno::INVAL);
+        }
+        // At or past the end a device has nothing to be asked for.
+        let buffer = &mut buffer[..self.within(offset, bytes.into()) as usize];
+        if !buffer.is_empty() {
+            self.submit(Bio::Read { offset, buffer })?;
+        }
+        Ok(Reply::data(unique, buffer))
+    }
+
+    fn write<'b>(&self, unique: u64, offset: u64, data: &[u8]) -> Outcome<'b> {
+        let length = self.within(offset, data.len() as u64) as usize;
+        if length == 0 && !data.is_empty() {
+            return Err(Errno::NOSPC);
+        }
+        let data = &data[..length];
+        self.submit(Bio::Write { offset, data })?;
+        Ok(Reply::written(unique, length as u32))
+    }
+
+    fn read_directory<'b>(&self, unique: u64, offset: u64, buffer: &'b mut [u8]) -> Reply<'b> {
+        let mut entries = Entries::new(buffer);
+        let names = [
+            (DIRECTORY, DIRECTORY_MODE, "."),
+            (DIRECTORY, DIRECTORY_MODE, ".."),
+            (FILE, FILE_MODE, &self.name),
+        ];
+        let seen = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (index, (node, mode, name)) in names.into_iter().enumerate().skip(seen) {
+            if !entries.add(node, index as u64 + 1, mode, name.as_bytes()) {
+                break;
+            }
+        }
+        Reply::data(unique, entries.into_bytes())
+    }
+
+    fn file_system<'b>(&self, unique: u64) -> Reply<'b> {
+        let blocks = self.size_bytes.div_ceil(self.block_bytes.into());
+        let files = 2;
+        Reply::file_system(unique, blocks, files, self.block_bytes)
+    }
+
+    fn describe(&self, node: u64) -> Result<Attributes, Errno> {
+        let (mode, links, size_bytes) = match node {
+            DIRECTORY => (DIRECTORY_MODE, 2, 0),
+            FILE => (FILE_MODE, 1, self.size_bytes),
+            _ => return Err(Errno::NOENT),
+        };
+        let since = self.made.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Attributes {
+            node,
+            size_bytes,
+            mode,
+            links,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            block_bytes: self.block_bytes,
+            time: (since.as_secs(), since.subsec_nanos()),
+            valid_s: VALID.as_secs(),
+        })
+    }
+
+    /// The part of `length` bytes from `offset` on that lies within the file.
     fn within(&self, offset: u64, length: u64) -> u64 {
         length.min(self.size_bytes.saturating_sub(offset))
     }
 
-    /// Hands a request to the device. One that panics fails, and takes no worker with it.
+    /// Hands a request to the device. A request that panics fails, and the worker goes on.
     fn submit(&self, bio: Bio<'_>) -> Result<(), Errno> {
         match catch_unwind(AssertUnwindSafe(|| self.device.submit(bio))) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Errno::from_i32(error.errno())),
-            Err(_panic) => Err(Errno::EIO),
+            Ok(Err(error)) => Err(Errno::from_raw_os_error(error.errno())),
+            Err(_panic) => Err(Errno::IO),
         }
     }
 
-    fn allocate(&self, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
-        let end = offset.checked_add(length).ok_or(Errno::EINVAL)?;
+    fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
+        let end = offset.checked_add(length).ok_or(Errno::INVAL)?;
         let is_inside = end <= self.size_bytes;
         let length = self.within(offset, length);
         let zero = |zeroing| {
@@ -177,242 +303,9 @@ impl Disk {
             ZERO_RANGE if is_inside || mode & KEEP_SIZE != 0 => zero(Zeroing::NoHole),
             // Room for compressed pages cannot be promised, as their size is not known.
             0 if is_inside || mode & KEEP_SIZE != 0 => Ok(()),
-            ZERO_RANGE | 0 => Err(Errno::ENOSPC),
-            _ => Err(Errno::EOPNOTSUPP),
+            ZERO_RANGE | 0 => Err(Errno::NOSPC),
+            _ => Err(Errno::OPNOTSUPP),
         }
-    }
-}
-
-impl Filesystem for Disk {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Older kernels lack some: then they are slower, and right all the same.
-        for wish in [
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-        ] {
-            let _ = config.add_capabilities(wish);
-        }
-        let _ = config.set_max_write(REQUEST_BYTES_MAX);
-        let _ = config.set_max_readahead(REQUEST_BYTES_MAX);
-        let _ = config.set_max_background(BACKGROUND_MAX);
-        let _ = config.set_congestion_threshold(BACKGROUND_MAX);
-        Ok(())
-    }
-
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        if parent == DIRECTORY && name == self.name {
-            reply.entry(&VALID, &self.file(), ONLY_GENERATION);
-        } else {
-            reply.error(Errno::ENOENT);
-        }
-    }
-
-    fn getattr(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        _handle: Option<FileHandle>,
-        reply: ReplyAttr,
-    ) {
-        match self.attributes(inode) {
-            Some(attributes) => reply.attr(&VALID, &attributes),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    /// Size 0 is what `O_TRUNC` asks for, and leaves a block device as it is; times are not kept.
-    fn setattr(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size_bytes: Option<u64>,
-        _accessed: Option<TimeOrNow>,
-        _modified: Option<TimeOrNow>,
-        _changed: Option<SystemTime>,
-        _handle: Option<FileHandle>,
-        _created: Option<SystemTime>,
-        _changed_as_told: Option<SystemTime>,
-        _backed_up: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let Some(attributes) = self.attributes(inode) else {
-            return reply.error(Errno::ENOENT);
-        };
-        if size_bytes.is_some_and(|size| size != 0 && size != self.size_bytes) {
-            return reply.error(Errno::EINVAL);
-        }
-        if mode.is_some() || uid.is_some() || gid.is_some() {
-            return reply.error(Errno::EPERM);
-        }
-        reply.attr(&VALID, &attributes);
-    }
-
-    fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if inode != FILE {
-            return reply.error(Errno::ENOENT);
-        }
-        if !self.gate.enter() {
-            return reply.error(Errno::EBUSY);
-        }
-        let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        reply.opened(FileHandle(0), flags);
-    }
-
-    fn release(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.gate.leave();
-        reply.ok();
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size_bytes: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        // A short reply would be taken for the end of the file.
-        if size_bytes > REQUEST_BYTES_MAX {
-            return reply.error(Errno::EINVAL);
-        }
-        let length = self.within(offset, size_bytes.into()) as usize;
-        if length == 0 {
-            // At or past the end, where a device has nothing to be asked for.
-            return reply.data(&[]);
-        }
-        let Some(mut buffer) = self.buffers.take() else {
-            return reply.error(Errno::EIO); // No more workers than buffers: cannot be.
-        };
-        let buffer = &mut buffer[..length];
-        match self.submit(Bio::Read { offset, buffer }) {
-            Ok(()) => reply.data(buffer),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn write(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _kind: WriteFlags,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let length = self.within(offset, data.len() as u64) as usize;
-        if length == 0 && !data.is_empty() {
-            return reply.error(Errno::ENOSPC);
-        }
-        let data = &data[..length];
-        match self.submit(Bio::Write { offset, data }) {
-            Ok(()) => reply.written(length as u32),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    /// Closing a file makes nothing durable; the kernel asks once and then no more.
-    fn flush(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        _owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fsync(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        _data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        match self.submit(Bio::Flush) {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn fallocate(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        match self.allocate(offset, length, mode) {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn readdir(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let names: [(INodeNo, FileType, &OsStr); 3] = [
-            (DIRECTORY, FileType::Directory, OsStr::new(".")),
-            (DIRECTORY, FileType::Directory, OsStr::new("..")),
-            (FILE, FileType::RegularFile, &self.name),
-        ];
-        let rest = names.into_iter().enumerate();
-        for (index, (inode, kind, name)) in rest.skip(usize::try_from(offset).unwrap_or(usize::MAX))
-        {
-            if reply.add(inode, index as u64 + 1, kind, name) {
-                break;
-            }
-        }
-        reply.ok();
-    }
-
-    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        let blocks = self.size_bytes.div_ceil(self.block_bytes.into());
-        let name_bytes_max = 255;
-        reply.statfs(
-            blocks,
-            0,
-            0,
-            2,
-            0,
-            self.block_bytes,
-            name_bytes_max,
-            self.block_bytes,
-        );
-    }
-
-    /// The kernel checks the mode by itself.
-    fn access(&self, _request: &Request, _inode: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
     }
 }
 

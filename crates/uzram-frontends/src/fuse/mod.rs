@@ -18,11 +18,11 @@
 //! # Ok::<(), uzram::Error>(())
 //! ```
 //!
-//! # How fast it can be
+//! # Speed
 //!
-//! A request costs a wakeup, two system calls of a worker and one copy. Depth is what helps: the
-//! kernel is asked for `FUSE_ASYNC_DIO` and parallel direct writes, without which a loop device
-//! keeps one request in flight.
+//! A request costs two system calls of a worker and one copy, and a wake-up unless a worker is
+//! still looking for requests. Depth helps: the kernel is asked for `FUSE_ASYNC_DIO` and parallel
+//! direct writes. Without them a loop device keeps one request in flight.
 //!
 //! # Bounds
 //!
@@ -33,18 +33,22 @@
 //! | worker threads                  | [`Options::threads`], [`THREADS_MAX`] | refused             |
 //! | wait for the workers' end       | [`END_TIMEOUT`]                      | they are left behind |
 //!
-//! Each worker maps a receive buffer of 16 MiB, of which the first [`REQUEST_BYTES_MAX`] are ever
-//! touched, and has as much for what it reads. A request allocates nothing, and takes no lock but
-//! the device's and that of a buffer which is its own.
+//! Each worker has one buffer of [`REQUEST_BYTES_MAX`] and 8 KiB, for the message that it receives
+//! and the data that it reads. A request allocates nothing, and takes no lock but the device's.
 
+pub mod bare;
 mod disk;
+mod fusermount;
 mod mount;
+mod wire;
+mod worker;
 
 use std::time::Duration;
 
+pub use fusermount::unmount_as_user;
 pub use mount::{Mount, Options};
 
-/// Most data in one request, in bytes: what the kernel allows in 256 pages.
+/// Most data in one request, in bytes: the kernel allows 256 pages.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Most requests that the kernel keeps in flight without a thread waiting for each: those of a loop
 /// device and of asynchronous I/O.

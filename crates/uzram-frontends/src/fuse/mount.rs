@@ -1,38 +1,39 @@
-//! Mounting the file system, and taking it away again.
+//! Mounting and unmounting the file system.
 
 use std::ffi::CString;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use uzram::{BlockDevice, Error, ErrorKind, Result};
 
-use super::disk::{Disk, Gate, ReadBuffers};
-use super::{END_TIMEOUT, THREADS_MAX};
+use super::disk::{Disk, Gate};
+use super::{END_TIMEOUT, THREADS_MAX, fusermount, worker};
 
 /// Longest file name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// What `statfs` says of a FUSE file system, from `linux/magic.h`.
+/// The type of a FUSE file system in the reply of `statfs`, from `linux/magic.h`.
 const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 const END_PAUSE: Duration = Duration::from_millis(2);
 
-/// How a device is mounted.
+/// The options of a mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Worker threads, 1 to [`THREADS_MAX`]. With fewer than two, a lone request waits for an idle
-    /// CPU to wake.
+    /// Worker threads, 1 to [`THREADS_MAX`]. With only one, a lone request waits for an idle CPU
+    /// to wake.
     pub threads: usize,
 }
 
 impl Default for Options {
-    /// A worker for each CPU, but at least two and at most eight.
+    /// One worker per CPU, but at least two and at most eight.
     fn default() -> Options {
         let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Options {
@@ -41,24 +42,24 @@ impl Default for Options {
     }
 }
 
-/// A mounted device. Dropped, it is unmounted; where that is refused because a program uses it, it
-/// is detached, and the last close ends it.
+/// A mounted device. Dropping it unmounts it. If that is refused because a program uses it, it is
+/// detached, and the last close ends it.
 #[derive(Debug)]
 pub struct Mount {
     directory: PathBuf,
     path: PathBuf,
-    /// The mount's own file system, so that nobody else's is ever unmounted.
+    /// The mount's own file system: nothing else is ever unmounted.
     device_number: u64,
     gate: Arc<Gate>,
     /// `None` once unmounted.
-    session: Option<BackgroundSession>,
+    workers: Option<Vec<JoinHandle<()>>>,
 }
 
 impl Mount {
     /// Mounts `device` over `directory`, which exists, as the file `name` in it.
     ///
-    /// Root mounts by itself; anybody else needs the program `fusermount3`. Only the user who
-    /// mounts can open the file (mode 0600).
+    /// Root mounts directly; other users need the program `fusermount3`. Only the user who mounts
+    /// can open the file (mode 0600).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a name that is no file name or a number of threads outside
@@ -70,30 +71,17 @@ impl Mount {
         options: Options,
     ) -> Result<Mount> {
         check(name, options)?;
-        let geometry = device.geometry();
         let gate = Arc::new(Gate::default());
-        let disk = Disk {
-            device,
-            name: name.into(),
-            size_bytes: geometry.size_bytes,
-            block_bytes: geometry.preferred_block_bytes,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            made: SystemTime::now(),
-            gate: Arc::clone(&gate),
-            buffers: ReadBuffers::new(options.threads),
-        };
-        let mut config = Config::default();
-        config.n_threads = Some(options.threads);
-        config.clone_fd = true;
+        let disk = Disk::new(device, name, Arc::clone(&gate));
         let refused = |error: io::Error| refused(directory, error);
-        let session = start(disk, directory, config).map_err(refused)?;
+        let is_root = rustix::process::geteuid().is_root();
+        let workers = start(disk, directory, options.threads, is_root).map_err(refused)?;
         let mut mount = Mount {
             path: directory.join(name),
             directory: directory.to_owned(),
             device_number: 0,
             gate,
-            session: Some(session),
+            workers: Some(workers),
         };
         // Asks the new workers, so that a mount which cannot serve fails here and is taken away.
         mount.device_number = fs::metadata(directory).map_err(refused)?.dev();
@@ -106,16 +94,16 @@ impl Mount {
         &self.path
     }
 
-    /// How often it is open now; a loop device over it counts as one.
+    /// The number of times that it is open now. A loop device over it counts as one.
     #[must_use]
     pub fn opens(&self) -> u64 {
         self.gate.opens()
     }
 
-    /// Runs `work` while nobody has the file open or can open it (`EBUSY`).
+    /// Runs `work` while the file is not open and cannot be opened (`EBUSY`).
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while it is open, else what `work` says.
+    /// [`ErrorKind::Busy`] while it is open, and the errors of `work`.
     pub fn exclusively<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.gate.shut() {
             return Err(self.busy());
@@ -125,19 +113,20 @@ impl Mount {
         outcome
     }
 
-    /// Whether the kernel still has it: somebody else may have unmounted it.
+    /// Whether the kernel still has it: another program may have unmounted it.
     #[must_use]
     pub fn is_mounted(&self) -> bool {
-        let ended = |session: &BackgroundSession| session.guard.is_finished();
-        !self.session.as_ref().is_none_or(ended)
+        // The first to notice may be some way ahead of the others.
+        let mut workers = self.workers.iter().flatten();
+        workers.any(|worker| !worker.is_finished())
     }
 
-    /// Unmounts it and ends its workers. Done already, by whomever, it does nothing.
+    /// Unmounts it and ends its workers. If it is unmounted already, it does nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] while a program uses it, which may be tried again, [`ErrorKind::Io`].
     pub fn unmount(&mut self) -> Result<()> {
-        if self.session.is_some() && self.is_ours_there() {
+        if self.workers.is_some() && self.is_ours_there() {
             self.unmount_with(UnmountFlags::empty())?;
         }
         self.end();
@@ -161,7 +150,10 @@ impl Mount {
             Ok(()) => Ok(()),
             Err(rustix::io::Errno::BUSY) => Err(self.busy()),
             // Not root: fusermount3 mounted it, and has to be asked to undo it.
-            Err(rustix::io::Errno::PERM) => fusermount_unmount(&self.directory),
+            Err(rustix::io::Errno::PERM) => {
+                let lazily = flags.contains(UnmountFlags::DETACH);
+                fusermount::unmount_as_user(&self.directory, lazily)
+            }
             Err(error) => {
                 let text = format!("{shown}: cannot be unmounted");
                 Err(Error::new(ErrorKind::Io, text).with_source(error))
@@ -169,19 +161,14 @@ impl Mount {
         }
     }
 
-    /// Waits for the workers, which the kernel ends with the last use of the file system.
+    /// Waits for the workers. The kernel ends them with the last use of the file system.
     fn end(&mut self) {
         let deadline = Instant::now() + END_TIMEOUT;
         while self.is_mounted() && Instant::now() < deadline {
             std::thread::sleep(END_PAUSE);
         }
-        match self.session.take() {
-            // What it returns was of interest while it was mounted.
-            Some(session) if session.guard.is_finished() => drop(session.join()),
-            // A detached mount that is still open: its workers live until the last close.
-            Some(session) => std::mem::forget(session),
-            None => {}
-        }
+        // Of a detached mount that is still open they live until the last close.
+        self.workers = None;
     }
 
     fn busy(&self) -> Error {
@@ -196,48 +183,53 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.session.is_none() || self.unmount().is_ok() {
+        if self.workers.is_none() || self.unmount().is_ok() {
             return;
         }
         // The last close unmounts it. No wait: that may be any time.
         let _ = self.unmount_with(UnmountFlags::DETACH);
-        if let Some(session) = self.session.take() {
-            std::mem::forget(session);
-        }
     }
 }
 
 /// Mounts and starts the workers; nothing is mounted after an error.
-fn start(disk: Disk, directory: &Path, mut config: Config) -> io::Result<BackgroundSession> {
-    let source = format!("uzram:{}", disk.name.display());
-    if !rustix::process::geteuid().is_root() {
-        config.mount_options = vec![
-            MountOption::FSName(source),
-            MountOption::Subtype("uzram".into()),
-            MountOption::DefaultPermissions,
-            MountOption::NoExec,
-        ];
-        return Session::new(disk, directory, &config)?.spawn();
-    }
-    // Not through the library: on its way out it would unmount whatever is there by then.
-    let device = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse")?;
+fn start(
+    disk: Disk,
+    directory: &Path,
+    threads: usize,
+    is_root: bool,
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let source = format!("uzram:{}", disk.name());
+    let device = match is_root {
+        true => mount_as_root(&source, directory)?,
+        false => fusermount::mount(&source, directory)?,
+    };
+    let begin = || {
+        let flags = rustix::fs::fcntl_getfl(&device)?;
+        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
+        worker::start(disk, device, threads)
+    };
+    begin().inspect_err(|_| {
+        // What fails here has said why; a mount that is left would only say that it is dead.
+        let _ = match is_root {
+            true => rustix::mount::unmount(directory, UnmountFlags::DETACH).map_err(|_| ()),
+            false => fusermount::unmount_as_user(directory, true).map_err(|_| ()),
+        };
+    })
+}
+
+fn mount_as_root(source: &str, directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
     let data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
-        disk.uid,
-        disk.gid
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw()
     );
     let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
     let data = CString::new(data)?;
     rustix::mount::mount(source, directory, "fuse.uzram", flags, data.as_c_str())?;
-    let session = Session::from_fd(disk, device.into(), SessionACL::Owner, config);
-    session.and_then(Session::spawn).inspect_err(|_| {
-        // What fails here has said why; a mount that is left would only say that it is dead.
-        let _ = rustix::mount::unmount(directory, UnmountFlags::DETACH);
-    })
+    Ok(device)
 }
 
 fn check(name: &str, options: Options) -> Result<()> {
@@ -257,25 +249,7 @@ fn check(name: &str, options: Options) -> Result<()> {
     Ok(())
 }
 
-fn fusermount_unmount(directory: &Path) -> Result<()> {
-    let failed = |why: String| {
-        let text = format!("{}: fusermount3 -u: {why}", directory.display());
-        Error::new(ErrorKind::Busy, text)
-    };
-    let output = std::process::Command::new("fusermount3")
-        .args(["-u", "--"])
-        .arg(directory)
-        .output()
-        .map_err(|error| failed(error.to_string()))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(failed(
-            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        )),
-    }
-}
-
-/// Says what is missing instead of which call failed.
+/// Names the missing thing instead of the call that failed.
 fn refused(directory: &Path, error: io::Error) -> Error {
     let shown = directory.display();
     let device = Path::new("/dev/fuse");
@@ -291,4 +265,48 @@ fn refused(directory: &Path, error: io::Error) -> Error {
         "cannot mount there; a container needs the capability SYS_ADMIN for it"
     };
     Error::new(ErrorKind::Io, format!("FUSE mount at {shown}: {remedy}")).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uzram::{Store, Zram};
+
+    #[test]
+    fn users_mount_through_fusermount() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::builder().size(1 << 20).build().unwrap();
+        // A comma would begin an option.
+        let disk = Disk::new(Arc::new(Zram::new(store)), "a,b", Arc::new(Gate::default()));
+        let workers = match start(disk, directory.path(), 2, false) {
+            Ok(workers) => workers,
+            Err(error) => return eprintln!("left out: fusermount3 cannot mount here ({error})"),
+        };
+        let path = directory.path().join("a,b");
+        fs::write(&path, "content").unwrap();
+        assert_eq!(fs::read(&path).unwrap()[..8], *b"content\0");
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let source = table.lines().find(|line| line.contains(" uzram:a,b "));
+        assert!(
+            source.is_some_and(|line| line.contains("fuse.uzram")),
+            "{table}"
+        );
+        fusermount::unmount_as_user(directory.path(), false).unwrap();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_fusermount_refuses_it_says() {
+        let store = Store::builder().size(1 << 20).build().unwrap();
+        let disk = Disk::new(
+            Arc::new(Zram::new(store)),
+            "disk",
+            Arc::new(Gate::default()),
+        );
+        let error = start(disk, "/nowhere".as_ref(), 1, false).unwrap_err();
+        // Or that the program is not there.
+        assert!(error.to_string().contains("No such file"), "{error}");
+    }
 }

@@ -1,6 +1,7 @@
-//! Metadata contexts: what `BLOCK_STATUS` can tell about a range, by name and number.
+//! Metadata contexts: the facts that `BLOCK_STATUS` can tell about a range, by name and number.
 //!
-//! `base:allocation` is the protocol's. `uzram:state` is ours and tells how each unit is kept:
+//! `base:allocation` is the protocol's. `uzram:state` is uzram's own and tells how each unit is
+//! kept:
 //!
 //! | bits  | meaning                                                                         |
 //! |-------|---------------------------------------------------------------------------------|
@@ -8,8 +9,8 @@
 //! | 4-20  | of a compressed unit, its compressed size in bytes; else 0                       |
 //! | 21-31 | 0                                                                               |
 //!
-//! An extent that is no hole may still be refused a write with `ENOSPC`: what replaces a unit may
-//! compress to more than the unit did. The protocol lets another context say so, and this is it.
+//! A write to an extent that is no hole may still be refused with `ENOSPC`, because the new
+//! content may compress less well. The protocol lets another context say so, and this one does.
 
 use uzram::PageState;
 
@@ -47,7 +48,7 @@ impl Context {
         }
     }
 
-    /// Its name up to the colon and with it: the wildcard for a list.
+    /// The namespace with its colon: the wildcard of a list.
     pub fn namespace(self) -> &'static str {
         match self {
             Context::Allocation => "base:",
@@ -55,7 +56,7 @@ impl Context {
         }
     }
 
-    /// What it says of a page.
+    /// The status of a page.
     pub fn status(self, state: PageState) -> u32 {
         match (self, state) {
             (Context::Allocation, PageState::Hole) => wire::STATE_HOLE | wire::STATE_ZERO,
@@ -63,10 +64,11 @@ impl Context {
             (Context::Allocation, _) => 0,
             (Context::State, PageState::Hole) => STATE_HOLE,
             (Context::State, PageState::Same(_)) => STATE_SAME,
-            (Context::State, PageState::Raw) => STATE_RAW,
             (Context::State, PageState::Compressed { size_bytes }) => {
                 STATE_COMPRESSED | size_bytes << STATE_SIZE_SHIFT
             }
+            // As it is, or in a way that has no number here.
+            (Context::State, _) => STATE_RAW,
         }
     }
 }
@@ -98,7 +100,7 @@ impl Contexts {
             .filter(move |&context| self.contains(context))
     }
 
-    /// Those of the set that a request's payload names by number: at least one, each of the set and
+    /// The contexts that a request's payload names by number: at least one, each of the set and
     /// each once; else `None`.
     pub fn filtered(self, ids: impl Iterator<Item = u32>) -> Option<Contexts> {
         let mut chosen = Contexts::default();

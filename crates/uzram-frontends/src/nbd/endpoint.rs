@@ -1,4 +1,4 @@
-//! Where a server listens: addresses, their URIs, and sockets made with care.
+//! Endpoints of a server: addresses, their URIs, and listening sockets.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,7 +13,7 @@ use uzram::{Error, ErrorKind, Result};
 
 use crate::unix_socket::{self, SocketNode};
 
-/// Where a server listens. Displayed as the URI that clients take.
+/// The address at which a server listens. Displayed as the URI that clients take.
 ///
 /// ```
 /// use uzram_frontends::nbd::Endpoint;
@@ -39,7 +39,7 @@ impl Endpoint {
         self.uri_of("nbd", name)
     }
 
-    /// The same for clients that are to start TLS.
+    /// The same for clients that must start TLS.
     #[must_use]
     pub fn uri_tls(&self, name: &str) -> String {
         self.uri_of("nbds", name)
@@ -72,7 +72,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Bytes with those percent-encoded that mean something in a URI.
+/// The bytes, percent-encoded where they have a meaning in a URI.
 struct Escaped<'a>(&'a [u8]);
 
 impl fmt::Display for Escaped<'_> {
@@ -88,7 +88,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A listening socket; removes its path when dropped.
+/// A listening socket. Dropping it removes its path.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub socket: OwnedFd,
@@ -111,8 +111,8 @@ impl Listener {
         }
     }
 
-    /// Takes a socket that somebody else listens with and hands over, as systemd does. Its path is
-    /// theirs, and stays.
+    /// Takes a listening socket that another program made and hands over, as systemd does. Its
+    /// path stays.
     pub fn inherit(socket: OwnedFd) -> Result<Listener> {
         let refuse = |why: &str| {
             let text = format!("inherited socket: {why}");

@@ -1,4 +1,4 @@
-//! What is served under which name, and how many connections use it.
+//! Exports: the devices that are served by name, and the count of their connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,8 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use uzram::{BlockDevice, Error, ErrorKind, Result};
 
-use super::transmission::Rules;
-use super::wire::{self, Framing};
+use super::wire;
 
 /// Longest export name, in bytes. The protocol allows 4096 and recommends at most 256.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -17,13 +16,13 @@ pub const DESCRIPTION_BYTES_MAX: usize = wire::STRING_BYTES_MAX;
 /// A device under a name.
 #[derive(Clone)]
 pub struct Export {
-    /// What clients ask for: at most [`NAME_BYTES_MAX`] bytes without NUL. A client that asks for
-    /// the empty name gets the export of that name, else the default that was chosen
-    /// ([`Exports::set_default`]), else the only one there is.
+    /// The name that clients ask for: at most [`NAME_BYTES_MAX`] bytes without NUL. A client that
+    /// asks for the empty name gets the export of that name, else the default
+    /// ([`Exports::set_default`]), else the only one.
     pub name: String,
     /// Text for people, shown by clients that list exports; may be empty.
     pub description: String,
-    /// Where requests go.
+    /// The device that requests go to.
     pub device: Arc<dyn BlockDevice>,
     /// Whether writes, trims and write-zeroes are refused with `EPERM`.
     pub read_only: bool,
@@ -75,30 +74,6 @@ impl Export {
             ));
         }
         Ok(())
-    }
-
-    pub(crate) fn transmission_flags(&self, rules: &Rules) -> u16 {
-        // Multi-conn holds because a device completes a request before it is answered and keeps
-        // nothing per connection: what one connection's flush covers, all see.
-        let flags = wire::FLAG_HAS_FLAGS
-            | wire::FLAG_SEND_FLUSH
-            | wire::FLAG_SEND_FUA
-            | wire::FLAG_SEND_CACHE
-            | wire::FLAG_CAN_MULTI_CONN;
-        let writing = match self.read_only {
-            true => wire::FLAG_READ_ONLY,
-            false => {
-                wire::FLAG_SEND_TRIM | wire::FLAG_SEND_WRITE_ZEROES | wire::FLAG_SEND_FAST_ZERO
-            }
-        };
-        let framing = match rules.framing {
-            Framing::Simple => 0,
-            Framing::Extended if !rules.contexts.is_empty() => {
-                wire::FLAG_SEND_DF | wire::FLAG_BLOCK_STATUS_PAYLOAD
-            }
-            Framing::Structured | Framing::Extended => wire::FLAG_SEND_DF,
-        };
-        flags | writing | framing
     }
 }
 
@@ -161,8 +136,8 @@ impl Exports {
         Ok(())
     }
 
-    /// Chooses what a client gets that asks for the empty name, for as long as it is offered; `None`
-    /// for none but the only one. There need not be an export of that name yet.
+    /// Chooses the export for clients that ask for the empty name; it counts while it is offered.
+    /// With `None` such a client gets the only export. The chosen export need not be offered yet.
     pub fn set_default(&self, name: Option<&str>) {
         self.write().default = name.map(str::to_owned);
     }
@@ -210,7 +185,7 @@ impl Exports {
             .map_or(0, |entry| entry.connections.load(Ordering::Acquire))
     }
 
-    /// The export that a client means by `name`.
+    /// The export that a client gets for `name`.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Export>> {
         let table = self.read();
         table.resolve(name).map(|entry| Arc::clone(&entry.export))

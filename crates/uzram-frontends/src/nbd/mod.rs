@@ -7,17 +7,17 @@
 //! `DISC`, with `FUA` on all that change something. Several connections may share an export.
 //! Requests of one connection overlap and are answered in the order in which they finish.
 //!
-//! A structured read sends zeroes as holes wherever the device knows of them without looking at the
-//! data and they are a page or all there is. Errors of reads name the first byte that could not be
-//! read, behind what could. The size of an export is constant: the protocol has no notice of a new
-//! one (the `RESIZE` extension is implemented nowhere), so a device is resized by removing its
-//! export, which is refused while clients are connected, and offering it anew.
+//! A structured read sends zeroes as holes where the device knows of them without looking at the
+//! data and they fill a page or the whole range. The error of a read names the first byte that
+//! could not be read; the bytes before it are sent. The size of an export is constant, because the
+//! protocol has no notice of a new one (the `RESIZE` extension is implemented nowhere). To resize
+//! a device, remove its export, which is refused while clients are connected, and offer it anew.
 //!
 //! # Metadata contexts
 //!
 //! `base:allocation` tells holes (never written, or trimmed) from zeroes that are allocated
-//! (`WRITE_ZEROES` with `NO_HOLE`, or zeroes written) from data. `uzram:state` tells how each unit of the
-//! store is kept, and is for looking at what compresses:
+//! (`WRITE_ZEROES` with `NO_HOLE`, or zeroes written) from data. `uzram:state` tells how each unit
+//! of the store is kept. It shows which parts of a disk compress:
 //!
 //! | bits  | meaning                                                              |
 //! |-------|----------------------------------------------------------------------|
@@ -25,8 +25,8 @@
 //! | 4-20  | of a compressed unit, its compressed size in bytes; else 0           |
 //! | 21-31 | 0                                                                    |
 //!
-//! `nbdinfo --map=uzram:state URI` prints it. An extent that is no hole can still be refused a write
-//! with `ENOSPC`: what replaces a unit may compress to more than the unit did.
+//! `nbdinfo --map=uzram:state URI` prints it. A write to an extent that is no hole can still be
+//! refused with `ENOSPC`: the new content may compress less well.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -64,17 +64,20 @@
 //! # Ok::<(), uzram::Error>(())
 //! ```
 //!
-//! Who may connect is the caller's decision: a Unix socket is made with mode 0600, and
-//! [`Endpoint::is_loopback`] tells whether a TCP address is reachable from elsewhere. Without TLS the
-//! protocol has neither encryption nor authentication. With the feature `tls`, `Server::with_tls` offers or
-//! requires TLS 1.2 or 1.3, with a certificate of the server and, if asked for, of the clients.
+//! The caller decides which clients may connect: a Unix socket is made with mode 0600, and
+//! [`Endpoint::is_loopback`] tells whether other machines reach a TCP address. Without TLS the
+//! protocol has neither encryption nor authentication. With the feature `tls`, `Server::with_tls`
+//! offers or requires TLS 1.2 or 1.3, with a certificate of the server and, if asked for, of the
+//! clients.
 //!
 //! # Bounds
 //!
 //! | what                                          | limit                                       | beyond it                           |
 //! |-----------------------------------------------|---------------------------------------------|-------------------------------------|
 //! | clients of a server                           | [`Limits::connections_max`], 128            | `ERR_POLICY` with the reason; beyond 16 such, hang-up |
-//! | time for the handshake                        | [`Limits::handshake_timeout`], 10 s         | hang-up                             |
+//! | time for the handshake                        | [`Limits::handshake_timeout`], 5 s          | hang-up                             |
+//! | clients in the handshake, of one user or address | half of all                              | its oldest one in the handshake goes |
+//! | clients of which some are in the handshake    | [`Limits::connections_max`]                 | the oldest one in the handshake goes |
 //! | options in a handshake                        | [`OPTIONS_MAX`]                             | hang-up                             |
 //! | option data                                   | [`OPTION_DATA_BYTES_MAX`]                   | `ERR_TOO_BIG`; beyond [`OPTION_SKIP_BYTES_MAX`] hang-up |
 //! | payload of a read or write                    | [`PAYLOAD_BYTES_MAX`], 32 MiB               | `EOVERFLOW`, `EINVAL`               |
@@ -89,45 +92,50 @@
 //! | path of a Unix socket                         | [`SOCKET_PATH_BYTES_MAX`]                   | [`Server::bind`] fails              |
 //! | export name, description                      | [`NAME_BYTES_MAX`], [`DESCRIPTION_BYTES_MAX`] | [`Exports::add`] fails            |
 //!
-//! The payload in memory is that of requests above 128 KiB. Besides it a connection holds at most
-//! 4 MiB of buffers a thread while it works (128 KiB once half of what all connections may have is
-//! taken), and nothing but its first thread's stack after a second of silence.
+//! "Payload in memory" counts requests above 128 KiB. Of the memory for all connections, an eighth
+//! is for buffers that are kept for the next request of that kind. Besides it a connection holds
+//! at most three buffers of 256 KiB per thread while it works, and nothing but its first thread's
+//! stack after a second of silence. A read whose client has gone is not carried out.
+//!
+//! Requests end at 32 MiB, and the handshake says so: a client that asks for the sizes asks for no
+//! more. Longer requests are not taken in pieces, for two reasons. A write in pieces that fails
+//! half-way, for want of memory, would be done in part. And two such requests would hold a
+//! connection's whole share of memory.
 //!
 //! # How a connection works
 //!
-//! What decides the speed is not the protocol but sleeping and waking: under virtualization waking
-//! a thread on an idle CPU takes 70-80 us, on a busy one 4; compressing a page takes 5, a system
-//! call 1 to 2. Two designs were weighed.
+//! Sleeping and waking decide the speed, not the protocol. Under virtualization, waking a thread
+//! on an idle CPU takes 70-80 us and on a busy one 4 us; compressing a page takes 5 us, a system
+//! call 1 to 2 us. Two designs were weighed.
 //!
-//! *A queue with workers.* One thread receives and queues, a few take from the queue, each sends its
-//! reply. Each request crosses between threads, so payloads are copied or buffers handed about; a
-//! wake-up is paid for each burst even if the receiver could have done the work itself sooner; and
-//! helpers, once awake, contend for the queue, the reply lock and the compression streams.
+//! *A queue with workers.* One thread receives and queues, several take from the queue, and each
+//! sends its reply. Each request crosses between threads, so payloads are copied or buffers handed
+//! over. Each burst pays a wake-up, even if the receiver could have done the work sooner itself.
+//! Helpers that are awake contend for the queue, the reply lock and the compression streams.
 //!
-//! *The receiver moves* (chosen). The right to receive, with the buffer of bytes not yet decoded, is
-//! a value that one worker owns at a time. There is no queue: the socket is the queue. Its owner
-//! receives about as much as takes 50 us, lays the receiver down with what is behind that, carries
-//! its turn out in place, gathers the replies in one buffer and sends that in one call. Then it
-//! takes the receiver up again, unless another worker has come by meanwhile. Laying it down costs
-//! next to nothing; waking somebody to take it is what must be worth it:
+//! *The receiver moves* (chosen). The right to receive, with the buffer of bytes not yet decoded,
+//! is a value that one worker owns at a time. There is no queue: the socket is the queue. The
+//! owner receives about as much as takes 50 us, lays the receiver down with the bytes behind that,
+//! carries its turn out in place, gathers the replies in one buffer and sends them in one call.
+//! Then it takes the receiver up again, unless another worker has. Laying it down costs next to
+//! nothing. Waking a worker to take it must be worth it:
 //!
 //! - a large request (64 KiB of payload, 16 MiB of range): whatever follows overtakes it;
 //! - 100 us of small requests that have come, at what the last ones cost, while fewer threads of the
 //!   server work than there are CPUs.
 //!
-//! So cheap requests stay on one thread without a wake-up, dear ones spread to the other CPUs, whose
-//! workers stay awake as long as there is something to receive, and a 1 MiB write holds up nothing.
-//! A receiver that finds nothing looks again for up to 30 us, yielding its CPU, before it sleeps; on
-//! a busy machine, where that is in vain, it learns to sleep at once. Buffers stay with their
-//! workers or are exchanged: in the steady state nothing is allocated.
+//! So cheap requests stay on one thread without a wake-up. Expensive ones spread to the other
+//! CPUs, whose workers stay awake as long as there is something to receive. A 1 MiB write holds up
+//! nothing. A receiver that finds nothing looks again for up to 30 us, yielding its CPU, before it
+//! sleeps. On a busy machine, where that is in vain, it learns to sleep at once. Buffers stay with
+//! their workers or are exchanged: in the steady state nothing is allocated.
 //!
-//! *Halving a batch* (tried before). The owner received as much as there was and, having worked for
-//! 50 us, gave half of the rest to a helper, taking it back if none came in time: a sixth of the
-//! server's time went into waking helpers that were put to sleep again.
+//! *Halving a batch* (tried before). The owner received as much as there was. After 50 us of work
+//! it gave half of the rest to a helper, and took it back if no helper came in time. A sixth of
+//! the server's time went into waking helpers that were put to sleep again.
 //!
-//! What a small request may cost its connection: one that blocks inside the device holds up the
-//! turn behind it, since it was not worth a wake-up beforehand. Devices are expected to take
-//! microseconds for a small request.
+//! A small request that blocks inside the device holds up the turn behind it, because it did not
+//! look worth a wake-up. Devices are expected to take microseconds for a small request.
 //!
 //! The protocol itself (`wire`, `handshake`, `transmission`, and [`Session`] over both) does no I/O.
 
@@ -137,6 +145,7 @@ mod context;
 mod endpoint;
 mod export;
 mod handshake;
+mod received;
 mod server;
 mod session;
 mod socket;
@@ -176,10 +185,11 @@ pub struct Limits {
     /// The same for all connections together.
     pub buffered_bytes_max: usize,
     /// Time in which a request that has begun must arrive whole, and in which a client must take
-    /// something of what is sent to it; longer by a second for every 64 KiB that come or go. Whoever
-    /// is slower is hung up on.
+    /// part of what is sent to it. It grows by a second for every 64 KiB that come or go. Slower
+    /// clients are hung up on.
     pub request_timeout: Duration,
-    /// Silence between requests after which a client is hung up on; `None`: never, as disks have it.
+    /// Silence between requests after which a client is hung up on. `None`, as disks have it:
+    /// never.
     pub idle_timeout: Option<Duration>,
     /// Threads that one connection may use. One more than are blocked in large requests keeps
     /// small ones going.
@@ -187,12 +197,12 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 128 connections, 10 s, 64 MiB, 256 MiB, 60 s, no limit on silence, and two threads more than there are CPUs (at most 16).
+    /// 128 connections, 5 s, 64 MiB, 256 MiB, 60 s, no limit on silence, and two threads more than there are CPUs (at most 16).
     fn default() -> Limits {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Limits {
             connections_max: 128,
-            handshake_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(5),
             in_flight_bytes_max: 64 << 20,
             buffered_bytes_max: 256 << 20,
             request_timeout: Duration::from_secs(60),

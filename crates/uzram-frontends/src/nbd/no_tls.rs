@@ -1,8 +1,8 @@
-//! TLS in a build without it: types of which there is no value.
+//! TLS in a build without it: types that have no value.
 
 use std::io;
 
-use super::socket::Received;
+use super::received::Received;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Tls {}

@@ -1,6 +1,7 @@
 //! Listening, admitting, refusing, shutting down.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -8,22 +9,30 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketFlags, accept_with};
 use uzram::{Error, ErrorKind, Result};
 
 use super::Limits;
 use super::budget::Budget;
-use super::connection::{Connection, Crew};
+use super::connection::{self, Crew};
 use super::endpoint::{Endpoint, Listener};
 use super::export::Exports;
 use super::handshake::{Agreement, Handshake, Security, Step};
-use super::socket::{Received, Socket};
+use super::received::Received;
+use super::socket::Socket;
 use super::tls::Tls;
 use super::wire;
 use crate::peer::Peer;
 
-/// Clients that are being told that the server is full; further ones are hung up on.
+/// Clients that are being told that the server is full. Further ones are hung up on.
 const REFUSALS_MAX: usize = 16;
+/// The share of the places that one origin may have in the handshake, as a divisor.
+const HALF_OPEN_SHARE: usize = 2;
+/// Clients that had to leave the handshake and have not left yet. Beyond that no client is
+/// admitted until one has left, for at most [`LEAVE_TIMEOUT`].
+const LEAVING_MAX: usize = 32;
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause after a failed accept, so that a lack of descriptors or threads does not spin.
 const ACCEPT_RETRY: Timespec = Timespec {
     tv_sec: 0,
@@ -38,7 +47,7 @@ pub struct Server {
     shared: Box<Shared>,
 }
 
-/// A running server. Dropping it shuts down without waiting for requests under way.
+/// A running server. Dropping it shuts it down without waiting for requests under way.
 #[derive(Debug)]
 pub struct ServerHandle {
     shared: Arc<Shared>,
@@ -65,11 +74,34 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Clients {
     sockets: HashMap<u64, Arc<Socket>>,
-    /// Of them, those that are past the handshake.
+    /// Clients that are past the handshake.
     users: HashMap<u64, User>,
-    /// Of them, those that are only told that the server is full.
+    /// Clients in the handshake, the oldest first, with their origins.
+    half_open: BTreeMap<u64, Origin>,
+    /// Clients that were hung up on to make room in the handshake, and have not left yet.
+    leaving: BTreeSet<u64>,
+    /// Number of clients that are being told that the server is full.
     refused: usize,
     next_id: u64,
+}
+
+/// An origin of clients: a user or an address, with a share of the places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    User(u32),
+    Machine(IpAddr),
+    Unknown,
+}
+
+impl Origin {
+    fn of(fd: &OwnedFd, peer: Peer) -> Origin {
+        match peer {
+            Peer::Address(address) => Origin::Machine(address.ip().to_canonical()),
+            Peer::Process(_) | Peer::Unknown => {
+                socket_peercred(fd).map_or(Origin::Unknown, |peer| Origin::User(peer.uid.as_raw()))
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -89,8 +121,8 @@ impl Server {
         Server::new(Listener::bind(endpoint)?, exports, limits)
     }
 
-    /// Serves at `socket`, which somebody else made and listens with, as systemd does for a service
-    /// that it starts on demand. The socket's path, if it has one, is not removed.
+    /// Serves at `socket`, which another program made and listens with, as systemd does for a
+    /// service that it starts on demand. The socket's path, if it has one, is not removed.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if it is not a listening stream socket of TCP or with a path,
@@ -119,22 +151,24 @@ impl Server {
         Ok(Server { shared })
     }
 
-    /// Lets clients start TLS; `required`: all must, before they learn or do anything.
+    /// Lets clients start TLS. With `required`, all must before they learn or do anything. The
+    /// same holds if `tls` asks for clients' certificates, because a client in the clear would
+    /// show none.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(mut self, tls: Tls, required: bool) -> Server {
+        self.shared.security = Security::of(required || tls.checks_clients());
         self.shared.tls = Some(tls);
-        self.shared.security = Security::of(required);
         self
     }
 
-    /// The address of the export `name` that clients take, with TLS where that is required.
+    /// The address of the export `name` for clients, with TLS where that is required.
     #[must_use]
     pub fn uri(&self, name: &str) -> String {
         self.shared.uri(name)
     }
 
-    /// Where it listens, with the port that was chosen.
+    /// The address at which the server listens, with the port that was chosen.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.shared.listener.endpoint
@@ -159,25 +193,25 @@ impl Server {
 }
 
 impl ServerHandle {
-    /// Where it listens, with the port that was chosen.
+    /// The address at which the server listens, with the port that was chosen.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.shared.listener.endpoint
     }
 
-    /// The address of the export `name` that clients take, with TLS where that is required.
+    /// The address of the export `name` for clients, with TLS where that is required.
     #[must_use]
     pub fn uri(&self, name: &str) -> String {
         self.shared.uri(name)
     }
 
-    /// Clients connected now, those in the handshake included, refused ones not.
+    /// Clients connected now, including those in the handshake and without those that are refused.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.clients().served()
     }
 
-    /// Who uses the export `name` now.
+    /// The clients that use the export `name` now.
     #[must_use]
     pub fn peers(&self, name: &str) -> Vec<Peer> {
         let clients = self.shared.clients();
@@ -185,8 +219,8 @@ impl ServerHandle {
         users.map(|user| user.peer).collect()
     }
 
-    /// Hangs up on those who use the export `name` now. Their requests under way are carried out and
-    /// not answered; others, and those who come later, are not affected.
+    /// Hangs up on the clients that use the export `name` now. Their requests under way are
+    /// carried out and not answered. Other and later clients are not affected.
     pub fn disconnect(&self, name: &str) {
         let clients = self.shared.clients();
         let users = clients.users.iter().filter(|(_, user)| user.export == name);
@@ -198,8 +232,8 @@ impl ServerHandle {
     /// Stops accepting, stops receiving, lets requests under way finish and be answered for at most
     /// `drain`, then hangs up and waits for every thread. The socket's path is removed.
     ///
-    /// Requests that are still inside the device after `drain` are waited for, unanswered: a device
-    /// completes what it has begun.
+    /// After `drain`, requests that are still inside the device are waited for and not answered: a
+    /// device completes what it has begun.
     pub fn shutdown(mut self, drain: Duration) {
         self.stop(drain);
     }
@@ -257,7 +291,29 @@ impl Shared {
 
 impl Clients {
     fn served(&self) -> usize {
-        self.sockets.len() - self.refused
+        self.sockets.len() - self.refused - self.leaving.len()
+    }
+
+    /// Makes room for another client of `origin`, if possible. Of the clients in the handshake the
+    /// oldest leaves: that of the same origin if the origin has its share of them.
+    fn make_room(&mut self, origin: Origin, connections_max: usize) {
+        let share = (connections_max / HALF_OPEN_SHARE).max(1);
+        let mut own = self.half_open.iter().filter(|(_, who)| **who == origin);
+        let oldest_own = own.next().map(|(id, _)| *id);
+        let goes = if oldest_own.is_some() && 1 + own.count() >= share {
+            oldest_own
+        } else if self.served() >= connections_max {
+            self.half_open.keys().next().copied()
+        } else {
+            None
+        };
+        if let Some(id) = goes {
+            self.half_open.remove(&id);
+            self.leaving.insert(id);
+            if let Some(socket) = self.sockets.get(&id) {
+                socket.abort();
+            }
+        }
     }
 }
 
@@ -297,7 +353,7 @@ fn accept_clients(shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
 
 enum Admission {
     Started(JoinHandle<()>),
-    /// Even those who are told that the server is full are too many.
+    /// Hangs up: even the clients that are told that the server is full are too many.
     HungUp,
     NoThread,
 }
@@ -305,12 +361,21 @@ enum Admission {
 /// Starts the thread of a new client, if there is room for one.
 fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
     let peer = Peer::of(&fd);
+    let origin = Origin::of(&fd, peer);
     let socket = Arc::new(Socket::new(fd, shared.limits.request_timeout));
     if matches!(shared.listener.endpoint, Endpoint::Tcp(_)) {
         socket.tune_tcp();
     }
-    let mut clients = shared.clients();
     let limit = shared.limits.connections_max;
+    let crowd = |clients: &mut Clients| clients.leaving.len() >= LEAVING_MAX;
+    let wait = shared
+        .client_left
+        .wait_timeout_while(shared.clients(), LEAVE_TIMEOUT, crowd);
+    let mut clients = wait.unwrap_or_else(PoisonError::into_inner).0;
+    if crowd(&mut clients) {
+        return Admission::HungUp;
+    }
+    clients.make_room(origin, limit);
     let is_refused = clients.served() >= limit;
     if is_refused && clients.refused >= REFUSALS_MAX {
         return Admission::HungUp;
@@ -325,6 +390,9 @@ fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
     let id = clients.next_id;
     clients.next_id += 1;
     clients.refused += usize::from(is_refused);
+    if !is_refused {
+        clients.half_open.insert(id, origin);
+    }
     clients.sockets.insert(id, Arc::clone(&socket));
     drop(clients);
     let client = Client {
@@ -345,7 +413,7 @@ fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
     }
 }
 
-/// A client's place in the server, until dropped.
+/// A client's place in the server. Dropping it frees the place.
 struct Client {
     shared: Arc<Shared>,
     id: u64,
@@ -367,7 +435,7 @@ impl Client {
                 Arc::clone(&self.shared.budget),
                 Arc::clone(&self.shared.crew),
             );
-            Connection::serve(socket, agreement, limits, shared, name, &received);
+            connection::serve(socket, agreement, limits, shared, name, &received);
         }
         self.socket.finish();
     }
@@ -381,6 +449,11 @@ impl Client {
         loop {
             let (used, step) = handshake.step(&unread, &mut replies);
             unread.drain(..used.min(unread.len()));
+            if matches!(step, Step::Transmit(_)) {
+                // Before it is told that it is through: from then on nobody makes it leave. `None` if
+                // somebody has.
+                self.shared.clients().half_open.remove(&self.id)?;
+            }
             self.socket.send_before(&replies, deadline).ok()?;
             replies.clear();
             match step {
@@ -424,6 +497,8 @@ impl Drop for Client {
         let mut clients = self.shared.clients();
         clients.sockets.remove(&self.id);
         clients.users.remove(&self.id);
+        clients.half_open.remove(&self.id);
+        clients.leaving.remove(&self.id);
         clients.refused -= usize::from(self.is_refused);
         drop(clients);
         self.shared.client_left.notify_all();

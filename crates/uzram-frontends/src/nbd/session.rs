@@ -1,10 +1,10 @@
-//! A whole session without I/O: what the client says in, what it is told out.
+//! A whole session without I/O: the client's bytes in, the replies out.
 
 use std::sync::Arc;
 
 use super::export::Exports;
 use super::handshake::{Agreement, Handshake, Security, Step};
-use super::socket::Received;
+use super::received::Received;
 use super::tls::{Stream, Tls};
 use super::transmission::{self, Input, Next, Output};
 use super::wire;
@@ -53,11 +53,12 @@ impl Session {
         Session::begin(Handshake::new(exports, Security::Plain), None)
     }
 
-    /// The same where the client may start TLS; `required`: before anything else.
+    /// The same for a server with TLS. With `required`, or if `tls` asks for the client's
+    /// certificate, the client must start it before anything else.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(exports: Arc<Exports>, tls: &Tls, required: bool) -> Session {
-        let handshake = Handshake::new(exports, Security::of(required));
+        let handshake = Handshake::new(exports, Security::of(required || tls.checks_clients()));
         Session::begin(handshake, Some(tls.clone()))
     }
 

@@ -1,8 +1,9 @@
-//! A connected stream socket, of either family, in the clear or through TLS: the only place that
-//! receives and sends.
+//! A connected stream socket, of either family, in the clear or through TLS. Nothing else receives
+//! or sends.
 //!
-//! Locks: `stream`, for making and taking apart records and never across a system call that waits.
-//! Who sends holds the connection's `writer` around it, so records leave in the order of their making.
+//! Locks: `stream`, for making and taking apart records, never across a system call that waits.
+//! The sender holds the connection's `writer` around it, so records leave in the order of their
+//! making.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,23 +16,25 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send};
 
+use super::received::Received;
 use super::tls::{Stream, Tls};
 
-/// How long a closing connection waits for a client to take what was sent last.
+/// The time that a closing connection gives a client to take the last replies.
 const CLOSE_LINGER: Duration = Duration::from_millis(200);
 /// Silence after which a TCP peer is asked whether it is still there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// Time between further questions, and how many go unanswered before it is given up.
+/// Time between further questions, and the number of unanswered ones after which the peer is given
+/// up.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 6;
-/// What a client that is slower than its time limit must still take or send, in bytes a second.
+/// Bytes per second that a client which is slower than its time limit must still take or send.
 pub(crate) const RATE_MIN: u32 = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
     draining: AtomicBool,
-    /// How long a client may take nothing of what is sent to it.
+    /// The time for which a client may take nothing of what is sent to it.
     stall_timeout: Duration,
     tls: OnceLock<Sealed>,
 }
@@ -39,18 +42,8 @@ pub(crate) struct Socket {
 #[derive(Debug)]
 struct Sealed {
     stream: Mutex<Stream>,
-    /// Records on their way out; taken by who sends, so that its memory is used again.
+    /// Records on their way out. The sender takes the buffer, so that its memory is used again.
     records: Mutex<Vec<u8>>,
-}
-
-/// What came of an attempt to receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
-    Bytes(usize),
-    /// Nothing is there now.
-    Nothing,
-    /// The client has gone, or this side has stopped receiving.
-    End,
 }
 
 impl Socket {
@@ -90,7 +83,7 @@ impl Socket {
         }
     }
 
-    /// Bytes that have come and are not received, as far as the system knows.
+    /// Bytes that have come and are not yet received, as far as the system knows.
     pub fn pending_bytes(&self) -> usize {
         rustix::io::ioctl_fionread(&self.fd).map_or(0, |bytes| bytes as usize)
     }
@@ -116,6 +109,15 @@ impl Socket {
                 Ok(_) | Err(_) => return true,
             }
         }
+    }
+
+    /// Whether replies would be in vain: the client has closed, or this side has aborted. A client
+    /// that has only stopped sending still takes them.
+    pub fn is_gone(&self) -> bool {
+        let mut events = [PollFd::new(&self.fd, PollFlags::empty())];
+        let looked = poll(&mut events, Some(&Timespec::default()));
+        let gone = PollFlags::HUP | PollFlags::ERR;
+        looked.is_ok() && events[0].revents().intersects(gone)
     }
 
     /// Sends all of `bytes`. A client that takes nothing for long, or too little, is given up.
@@ -187,8 +189,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Starts TLS, before `deadline`; `false` if that fails, and then nothing more is to be said in
-    /// the clear.
+    /// Starts TLS before `deadline`; `false` if that fails. Nothing may then be sent in the clear.
     pub fn start_tls(&self, tls: &Tls, deadline: Instant) -> bool {
         let Some(stream) = tls.stream() else {
             return false;
@@ -234,14 +235,14 @@ impl Socket {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Ends both directions at once; whoever waits in this socket returns.
+    /// Ends both directions at once. Threads that wait in this socket return.
     pub fn abort(&self) {
         self.draining.store(true, Ordering::Release);
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Says that nothing more comes and lets the client read what was sent: closing with bytes
-    /// unread would reset a TCP connection and destroy replies on their way.
+    /// Announces the end and lets the client read the last replies. Closing with bytes unread
+    /// would reset a TCP connection and destroy replies on their way.
     pub fn finish(&self) {
         if let Some(sealed) = self.tls.get() {
             let mut records = sealed.take_records();
@@ -268,7 +269,7 @@ impl Socket {
         }
     }
 
-    /// Small replies go out at once, and a peer that has vanished without a word is noticed.
+    /// Sends small replies at once, and notices a peer that has vanished without a word.
     pub fn tune_tcp(&self) {
         // All of it only improves matters; a socket that refuses it still works.
         let fd = self.fd.as_fd();

@@ -1,28 +1,34 @@
-//! TLS without I/O: bytes of the wire in and out, the protocol's bytes in between.
+//! TLS without I/O: ciphertext on one side, the protocol's bytes on the other.
 //!
-//! rustls over ring. A connection's records are made and taken apart under one lock; sending and
+//! rustls over ring. A connection's records are made and taken apart under one lock. Sending and
 //! receiving happen outside of it, so that a client that is slow to read does not keep its own
-//! requests from being received. TLS costs an allocation a record, which the clear protocol does not.
+//! requests from being received. TLS costs one allocation per record, which the clear protocol
+//! does not.
 
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{CertificateError, RootCertStore, ServerConfig, ServerConnection};
+use uzram::file::read_regular;
 use uzram::{Error, ErrorKind, Result};
 
-use super::socket::Received;
+use super::received::Received;
 
 /// Ciphertext that is received at once, in bytes: four of the longest records.
 const CIPHERTEXT_BYTES: usize = 64 << 10;
-/// Plaintext that is sealed at once, in bytes; bounds what a connection has in records.
+/// Plaintext that is sealed at once, in bytes. It bounds the memory of a connection's records.
 const SEAL_BYTES: usize = 64 << 10;
 /// Largest file of certificates or keys that is read, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
+/// The keys with which the server can sign.
+const KEYS_TAKEN: &str = "take ECDSA (P-256 or P-384), Ed25519, or RSA of 2048, 3072 or 4096 bits";
+const SECONDS_A_DAY: u64 = 24 * 60 * 60;
 
 /// The files of a server that speaks TLS, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,14 +37,16 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Set: clients must show a certificate that one of these vouches for.
+    /// If set, clients must show a certificate that one of these vouches for.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What a server needs to speak TLS 1.2 and 1.3. Clones share it.
+/// The set-up of a server that speaks TLS 1.2 and 1.3. Clones share it.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ServerConfig>,
+    checks_clients: bool,
+    not_valid_now: Option<String>,
 }
 
 impl Tls {
@@ -70,20 +78,40 @@ impl Tls {
                 )
             }
         };
-        let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
-            .map_err(|error| refuse(&files.key, "holds no private key", &error))?;
-        let what = "does not fit the certificate";
+        let key = private_key(&files.key)?;
+        let chain = certificates(&files.certificate)?;
+        let not_valid_now = chain.iter().find_map(not_valid_now);
         let mut config = builder
-            .with_single_cert(certificates(&files.certificate)?, key)
-            .map_err(|error| refuse(&files.key, what, &error))?;
+            .with_single_cert(chain, key)
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    refuse(&files.key, "does not fit the certificate", &error)
+                }
+                _ => refuse(&files.certificate, "cannot be used", &error),
+            })?;
         // Nobody resumes: connections last.
         config.send_tls13_tickets = 0;
         Ok(Tls {
             config: Arc::new(config),
+            checks_clients: files.client_ca.is_some(),
+            not_valid_now: not_valid_now
+                .map(|why| format!("{}: {why}", files.certificate.display())),
         })
     }
 
-    /// A connection's side of it; `None` if there is no memory for one.
+    /// The reasons why clients will refuse the certificate at this time, with the file. It is
+    /// served all the same, because clients decide what they accept.
+    #[must_use]
+    pub fn not_valid_now(&self) -> Option<&str> {
+        self.not_valid_now.as_deref()
+    }
+
+    /// Whether clients must show a certificate.
+    pub(crate) fn checks_clients(&self) -> bool {
+        self.checks_clients
+    }
+
+    /// The TLS state of a new connection; `None` if there is no memory for it.
     pub(crate) fn stream(&self) -> Option<Stream> {
         Some(Stream {
             connection: ServerConnection::new(Arc::clone(&self.config)).ok()?,
@@ -109,28 +137,71 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     }
 }
 
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    let key = PrivateKeyDer::from_pem_slice(&read(path)?)
+        .map_err(|error| refuse(path, "holds no private key", &error))?;
+    // Apart from the certificate, so that the reason is the key's.
+    match rustls::crypto::ring::sign::any_supported_type(&key) {
+        Ok(_) => Ok(key),
+        Err(_) => Err(refuse(
+            path,
+            "a private key that cannot be used",
+            &KEYS_TAKEN,
+        )),
+    }
+}
+
+/// The reason why `certificate` is not valid at this time, if it is not.
+fn not_valid_now(certificate: &CertificateDer<'_>) -> Option<String> {
+    let parsed = ParsedCertificate::try_from(certificate).ok()?;
+    let algorithms = rustls::crypto::ring::default_provider()
+        .signature_verification_algorithms
+        .all;
+    // Its dates are looked at before who vouches for it, which nobody does here.
+    let verdict = verify_server_cert_signed_by_trust_anchor(
+        &parsed,
+        &RootCertStore::empty(),
+        &[],
+        UnixTime::now(),
+        algorithms,
+    );
+    let days = |later: UnixTime, earlier: UnixTime| {
+        later.as_secs().saturating_sub(earlier.as_secs()) / SECONDS_A_DAY
+    };
+    let Err(rustls::Error::InvalidCertificate(why)) = verdict else {
+        return None;
+    };
+    match why {
+        CertificateError::Expired => Some("the certificate has expired".to_owned()),
+        CertificateError::ExpiredContext { time, not_after } => {
+            let days = days(time, not_after);
+            Some(format!("the certificate expired {days} days ago"))
+        }
+        CertificateError::NotValidYet => Some("the certificate is not valid yet".to_owned()),
+        CertificateError::NotValidYetContext { time, not_before } => {
+            let days = days(not_before, time);
+            Some(format!("the certificate is not valid for {days} days yet"))
+        }
+        _ => None,
+    }
+}
+
 fn refuse(path: &Path, what: &str, why: &dyn fmt::Display) -> Error {
     let text = format!("{}: {what}: {why}", path.display());
     Error::new(ErrorKind::InvalidInput, text)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let read =
-        std::fs::File::open(path).and_then(|file| file.take(PEM_BYTES_MAX).read_to_end(&mut bytes));
-    match read {
-        Ok(_) => Ok(bytes),
-        Err(error) => {
-            let text = format!("{}: cannot be read", path.display());
-            Err(Error::new(ErrorKind::Io, text).with_source(error))
-        }
-    }
+    read_regular(path, PEM_BYTES_MAX).map_err(|error| {
+        let text = format!("{}: cannot be read", path.display());
+        Error::new(ErrorKind::Io, text).with_source(error)
+    })
 }
 
 /// One connection's TLS.
 pub(crate) struct Stream {
     connection: ServerConnection,
-    /// Received; the first `taken` bytes are with rustls already.
+    /// Received bytes. rustls has taken the first `taken` of them.
     ciphertext: Vec<u8>,
     taken: usize,
 }
@@ -140,7 +211,8 @@ impl Stream {
         self.connection.is_handshaking()
     }
 
-    /// Fills `buffer` as far as what is there goes; ciphertext comes from `source`, into a buffer.
+    /// Fills `buffer` as far as decrypted bytes are there. Ciphertext comes from `source`, into a
+    /// buffer.
     pub fn receive(
         &mut self,
         buffer: &mut [u8],
@@ -169,8 +241,8 @@ impl Stream {
         }
     }
 
-    /// Takes some ciphertext, from `source` if none is left: `Bytes` if that went well, `End` for
-    /// what is not TLS or not from this client, too.
+    /// Takes some ciphertext, from `source` if none is left: `Bytes` on success, `End` also for
+    /// bytes that are not TLS or not from this client.
     pub fn advance(&mut self, source: &mut dyn FnMut(&mut [u8]) -> Received) -> Received {
         if self.taken == self.ciphertext.len() {
             self.ciphertext.resize(CIPHERTEXT_BYTES, 0);
@@ -196,8 +268,8 @@ impl Stream {
         }
     }
 
-    /// Appends to `out` the records of at most [`SEAL_BYTES`] of `plaintext`, behind what TLS itself
-    /// has to say; returns how many bytes of it.
+    /// Appends to `out` the records of at most [`SEAL_BYTES`] of `plaintext`, behind TLS's own
+    /// messages. Returns how many bytes of it were taken.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> io::Result<usize> {
         let part = &plaintext[..plaintext.len().min(SEAL_BYTES)];
         let sealed = self.connection.writer().write(part)?;
@@ -205,7 +277,7 @@ impl Stream {
         Ok(sealed)
     }
 
-    /// Appends to `out` what TLS itself has to say.
+    /// Appends TLS's own messages to `out`.
     pub fn outgoing(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         while self.connection.wants_write() {
             self.connection.write_tls(out)?;

@@ -115,7 +115,7 @@ pub(crate) const OPTION_BYTES: usize = 16;
 /// Longest string that the protocol allows, in bytes.
 pub(crate) const STRING_BYTES_MAX: usize = 4096;
 
-/// The error that a client sees for a device's error: the one table.
+/// The protocol's error for a device's error. No other table decides it.
 pub(crate) fn error_number(kind: ErrorKind) -> u32 {
     match kind {
         ErrorKind::NoSpace => ENOSPC,
@@ -128,7 +128,7 @@ pub(crate) fn error_number(kind: ErrorKind) -> u32 {
     }
 }
 
-/// How requests and replies look, as the handshake settled it.
+/// The layout of requests and replies, as the handshake settled it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Framing {
     /// Compact requests, simple replies.
@@ -170,7 +170,7 @@ pub(crate) struct RequestHeader {
     pub length: u64,
 }
 
-/// What the front of a buffer is.
+/// The front of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decoded {
     Header(RequestHeader),
@@ -257,7 +257,7 @@ pub(crate) fn simple_reply(cookie: u64, error: u32) -> [u8; REPLY_BYTES] {
     reply
 }
 
-/// What the server says first.
+/// The server's first message.
 pub(crate) fn greeting() -> [u8; 18] {
     let mut greeting = [0; 18];
     greeting[..8].copy_from_slice(&NBDMAGIC.to_be_bytes());
@@ -277,6 +277,11 @@ pub(crate) fn option_reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&
     for part in parts {
         out.extend_from_slice(part);
     }
+}
+
+/// Appends the refusal `kind` of `option`, with a reason for people.
+pub(crate) fn refuse_option(out: &mut Vec<u8>, option: u32, kind: u32, reason: &str) {
+    option_reply(out, option, kind, &[reason.as_bytes()]);
 }
 
 /// Reads big-endian integers and runs of bytes off the front of a slice.

@@ -1,6 +1,7 @@
-//! A queue without the driver: a ring whose commands do nothing and complete at once, each a request.
-//! For measuring what a request costs in this process, where the kernel has no driver; everything from the
-//! submission of an answer to the device's call is the code that serves a real disk.
+//! A queue without the driver: a ring whose commands do nothing and complete at once, each as a
+//! request. It measures what a request costs in this process where the kernel has no driver.
+//! Everything from the submission of an answer to the device's call is the code that serves a real
+//! disk.
 
 use io_uring::{cqueue, opcode, squeue};
 use rustix::io::Errno;
@@ -19,7 +20,7 @@ struct Bare {
     is_write: bool,
     pages: u64,
     left: u64,
-    /// Requests that are still to read, so that there is something to write.
+    /// Requests that are still reads, so that there is data to write.
     reads_left: u64,
 }
 
@@ -50,8 +51,9 @@ impl Source for Bare {
     }
 }
 
-/// Has a queue carry out `requests` reads or writes of pages on `device`, one page after the other, `depth` at
-/// once. The first ones read in any case, so that writes have the device's pages to write.
+/// Lets a queue carry out `requests` reads or writes of pages on `device`, one page after the
+/// other, `depth` at once. The first ones are reads in any case, so that writes have the device's
+/// pages to write.
 ///
 /// # Errors
 /// [`ErrorKind::Io`] without io_uring.

@@ -1,4 +1,4 @@
-//! A disk of this machine, for whoever serves one; and what servers that were killed have left.
+//! A disk of this machine, and the disks that killed servers have left.
 
 use std::fmt;
 use std::fs;
@@ -14,21 +14,21 @@ use super::kernel::Kernel;
 use super::lifecycle::{self, Served, Wish};
 use super::protocol::{FEATURE_UNPRIVILEGED, State};
 
-/// Queues of a disk by default, at most: beyond that CPUs share some.
+/// Most queues of a disk by default. With more CPUs than these, some share a queue.
 const QUEUES_DEFAULT_MAX: usize = 16;
-/// The node of a disk that was started appears by then.
+/// Longest wait for the node of a disk that was started.
 const DISK_TIMEOUT: Duration = Duration::from_secs(2);
-/// A device whose server died is dead by then.
+/// Longest wait for a device to be dead once its server died.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
 /// Entries of /dev looked at, at most.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// How a disk is served.
+/// The options of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Queues, each with a thread: 1 to [`QUEUES_MAX`](super::QUEUES_MAX). The kernel takes no more than
-    /// it has CPUs.
+    /// Queues, each with a thread: 1 to [`QUEUES_MAX`](super::QUEUES_MAX). The kernel takes no
+    /// more than it has CPUs.
     pub queues: u16,
     /// Requests at once in each queue: 1 to [`DEPTH_MAX`](super::DEPTH_MAX).
     pub depth: u16,
@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// A queue for each CPU, 16 at most, 128 requests deep, without a label.
+    /// One queue per CPU, 16 at most, 128 requests deep, without a label.
     fn default() -> Options {
         let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Options {
@@ -48,8 +48,8 @@ impl Default for Options {
     }
 }
 
-/// A device as a disk of this machine, /dev/ublkbN. Dropped, it is taken away; who has it open gets
-/// errors.
+/// A device as a disk of this machine, /dev/ublkbN. Dropping it takes the disk away, and programs
+/// that have it open get errors.
 pub struct Disk {
     served: Mutex<Served<Kernel>>,
     path: PathBuf,
@@ -99,15 +99,16 @@ impl Disk {
         &self.path
     }
 
-    /// Whether every queue's thread is marked as one that memory is freed through (`PR_SET_IO_FLUSHER`, which
-    /// takes `CAP_SYS_RESOURCE`). Otherwise a machine that runs out of memory may stall on the disk.
+    /// Whether every queue's thread is marked as one that memory is freed through
+    /// (`PR_SET_IO_FLUSHER`, which takes `CAP_SYS_RESOURCE`). Otherwise a machine that runs out of
+    /// memory may stall on the disk.
     #[must_use]
     pub fn is_io_flusher(&self) -> bool {
         self.is_io_flusher
     }
 
-    /// Takes the disk away, whoever has it open, but leaves its number and label in the kernel; done
-    /// already, it does nothing.
+    /// Takes the disk away, even if programs have it open, and leaves its number and label in the
+    /// kernel. If this was done already, it does nothing.
     ///
     /// # Errors
     /// [`ErrorKind::Io`]; it may be tried again.
@@ -115,8 +116,8 @@ impl Disk {
         self.lock().stop()
     }
 
-    /// Takes all of it away, whoever has it open; done already, it does nothing. The number is free on
-    /// return, unless somebody has the disk open.
+    /// Takes all of it away, even if programs have it open. If this was done already, it does
+    /// nothing. The number is free on return, unless a program still has the disk open.
     ///
     /// # Errors
     /// [`ErrorKind::Io`]; it may be tried again.
@@ -132,7 +133,7 @@ impl Disk {
 /// Whether this process can have disks of this kind.
 ///
 /// # Errors
-/// As [`Disk::new`], with what is missing.
+/// As [`Disk::new`], naming the missing thing.
 pub fn check() -> Result<()> {
     let mut kernel = Kernel::open()?;
     let features = lifecycle::features(&mut kernel)?;
@@ -145,15 +146,15 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// A device that the driver has, whoever made it.
+/// A device of the driver, made by any process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     id: u32,
     is_dead: bool,
 }
 
-/// The devices that carry `label`: those that are served and those whose server has died. Without the
-/// driver, or without the permission to ask it, there are none.
+/// The devices that carry `label`: those that are served and those whose server has died. Without
+/// the driver, or without the permission to ask it, there are none.
 #[must_use]
 pub fn devices(label: u64) -> Vec<Device> {
     let Ok(entries) = fs::read_dir("/dev") else {
@@ -180,14 +181,15 @@ pub fn devices(label: u64) -> Vec<Device> {
 }
 
 impl Device {
-    /// The block device, which is not there any more if its server has died.
+    /// The block device. It is gone if its server has died.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         disk_path(self.id)
     }
 
-    /// Makes the kernel forget the device, whose server must have died; the caller vouches that no server
-    /// of this label is starting, which looks the same. A moment is left to a server that is just dying.
+    /// Makes the kernel forget the device. Its server must have died, and the caller vouches that
+    /// no server of this label is starting, because that looks the same. A server that is just
+    /// dying is given a moment.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if it is served, [`ErrorKind::Io`].

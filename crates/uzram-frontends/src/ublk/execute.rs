@@ -1,5 +1,5 @@
-//! One request from its description to its result. No ring, no memory of the kernel's: what the
-//! tests and the fuzzer drive.
+//! One request from its description to its result, without a ring and without the kernel's memory.
+//! The tests and the fuzzer drive it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,14 +9,14 @@ use super::protocol::{Descriptor, Operation};
 
 /// Size of the page that goes the shortest way, in bytes.
 const PAGE_BYTES: u64 = uzram::device::PAGE_BYTES as u64;
-/// What a request gets whose device panicked: `EIO`.
+/// The result of a request whose device panicked: `EIO`.
 const PANICKED: i32 = -ErrorKind::Io.errno();
 
-/// Carries `request` out on `device`: data that is written comes from `buffer`, and data that is read
-/// goes there. Returns what the kernel is told: the bytes that were moved, or a negative errno.
+/// Carries `request` out on `device`. Data to write comes from `buffer`, and data that is read
+/// goes there. Returns the kernel's result: the number of bytes moved, or a negative errno.
 ///
-/// Nothing is believed: not that the range lies within the device, nor that the data fits the buffer. A
-/// device that panics fails the request, and takes no queue with it.
+/// The request is not trusted: the range may lie outside of the device, and the data may not fit
+/// the buffer. A device that panics fails the request, and the queue goes on.
 pub(super) fn execute(device: &dyn BlockDevice, request: &Descriptor, buffer: &mut [u8]) -> i32 {
     match catch_unwind(AssertUnwindSafe(|| carry_out(device, request, buffer))) {
         // No more than a buffer, which the caller keeps below 2 GiB.
@@ -82,7 +82,7 @@ fn page(offset: u64) -> Option<PageIndex> {
         .then_some(PageIndex(offset / PAGE_BYTES))
 }
 
-/// The part of the buffer that a request has; one without data is refused like one with too much.
+/// The part of the buffer for a request. A request without data is refused like one with too much.
 fn data(buffer: &mut [u8], length: u64) -> Result<&mut [u8]> {
     let length = usize::try_from(length).ok().filter(|length| *length > 0);
     let data = length.and_then(|length| buffer.get_mut(..length));

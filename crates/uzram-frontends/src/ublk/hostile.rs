@@ -1,6 +1,6 @@
-//! The ways in for our fuzz targets: a kernel that says anything of requests and devices, and no kernel.
-//! Both check as they go that the protocol is kept from our side: a tag is answered once and only while
-//! it is ours, and what the driver was made to add is deleted.
+//! The entries for the fuzz targets: a kernel that says anything about requests and devices, and
+//! no kernel. Both check that this side keeps to the protocol: a tag is answered once and only
+//! while it is ours, and whatever the driver was made to add is deleted.
 
 use std::collections::HashSet;
 use std::io;
@@ -15,7 +15,7 @@ use super::protocol::{Control, Descriptor, FEATURE_IOCTL_ENCODE, INFO_BYTES, Inf
 use super::queue::{Arrival, Channel, Queue};
 use super::{DEPTH_MAX, QUEUES_MAX, REQUEST_BYTES_MAX};
 
-/// What the kernel says of a tag, and of the request under it.
+/// The kernel's words about a tag and the request under it.
 #[derive(Clone, Copy, Debug)]
 pub struct Said {
     pub tag: u64,
@@ -23,9 +23,10 @@ pub struct Said {
     pub operation_and_flags: u32,
     pub sectors: u32,
     pub first_sector: u64,
-    /// What the first sector of the request's buffer is full of when it arrives; the next one of one more.
+    /// The byte that fills the first sector of the request's buffer when it arrives; each next
+    /// sector has the next one.
     pub fill: u8,
-    /// Whether what follows arrives only after another system call.
+    /// Whether the next word arrives only after another system call.
     pub is_last_of_batch: bool,
 }
 
@@ -39,20 +40,20 @@ impl Said {
     }
 }
 
-/// A queue, and how it ends.
+/// A queue, and its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub depth: u16,
     pub request_bytes: usize,
-    /// In the end the kernel cannot be reached, in place of handing all tags back.
+    /// At the end the kernel cannot be reached, instead of handing all tags back.
     pub is_lost: bool,
 }
 
-/// Serves what is `said` to a queue on `device`. `answered` is told of each request that was carried out: what
-/// its buffer held then, and its result.
+/// Serves the words `said` to a queue on `device`. `answered` gets each request that was carried
+/// out: the content of its buffer then, and its result.
 ///
 /// # Panics
-/// If the queue breaks the protocol, or does not end with what is said.
+/// If the queue breaks the protocol, or does not end with the last word.
 pub fn serve(
     device: &dyn BlockDevice,
     shape: Shape,
@@ -85,14 +86,15 @@ enum Holder {
     Nobody,
 }
 
-/// A queue's way to a kernel that goes by what is said.
+/// A queue's channel to a kernel that follows the given words.
 struct Script<'a> {
     said: slice::Iter<'a, Said>,
-    /// What arrived last, until it is answered.
+    /// The last arrival, until it is answered.
     asked: Option<&'a Said>,
     /// By tag.
     holders: Vec<Holder>,
-    /// One for all tags: requests are carried out one by one, and none counts on what its buffer held before.
+    /// One buffer for all tags: requests are carried out one by one, and none relies on the
+    /// buffer's former content.
     buffer: Vec<u8>,
     is_last_of_batch: bool,
     is_over: bool,
@@ -102,7 +104,7 @@ struct Script<'a> {
 }
 
 impl Script<'_> {
-    /// A tag that the queue says something of; from now on it is the kernel's.
+    /// Takes the queue's word about a tag. From now on the tag is the kernel's.
     fn take(&mut self, tag: u16) {
         let holder = &mut self.holders[usize::from(tag)];
         assert_eq!(*holder, Holder::Queue, "tag {tag}");
@@ -198,11 +200,11 @@ impl Channel for Script<'_> {
     }
 }
 
-/// Makes a disk of `queues` queues, `depth` deep, with a driver that answers by `answers` and cooperates once
-/// they are used up, and takes it away again.
+/// Makes a disk of `queues` queues, `depth` deep, and takes it away again. The driver answers by
+/// `answers` and cooperates once they are used up.
 ///
 /// # Panics
-/// If a queue is opened that was not wished for, or something is left of the disk.
+/// If a queue is opened that was not asked for, or the disk is not removed completely.
 pub fn start(device: &Arc<dyn BlockDevice>, queues: u16, depth: u16, answers: &[u8]) {
     let wish = Wish {
         queues,
@@ -244,9 +246,9 @@ struct Liar {
 
 #[derive(Default)]
 struct Lies {
-    /// The last one is the next.
+    /// The last element is the next answer.
     answers: Vec<u8>,
-    /// What was said of the device when it was added.
+    /// The description of the device when it was added.
     added: Option<Info>,
     accepted: HashSet<u32>,
     is_stop_refused: bool,
@@ -261,7 +263,7 @@ impl Lies {
         self.answers.pop().unwrap_or(0)
     }
 
-    /// What the driver has written over `data`: nothing, some other byte, or anything at all.
+    /// The driver's output over `data`: nothing, some other byte, or any bytes at all.
     fn spoil(&mut self, data: &mut [u8]) {
         match self.next() % 4 {
             1 => {
@@ -360,11 +362,11 @@ impl Driver for Liar {
     }
 }
 
-/// A queue's way to a driver that has no requests for it.
+/// A queue's channel to a driver that has no requests for it.
 struct Silent {
     liar: Liar,
     depth: u16,
-    /// What the first words are answered with.
+    /// The answers to the first words.
     refusal: Option<i32>,
     handed_back: u16,
     is_over: bool,

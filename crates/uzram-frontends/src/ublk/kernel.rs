@@ -20,12 +20,13 @@ use super::ring::Ring;
 const CONTROL_NODE: &str = "/dev/ublk-control";
 /// Commands under way at once; one is.
 const ENTRIES: u32 = 4;
-/// A command that takes longer is given up: stopping waits for requests under way.
+/// A command that takes longer is given up. The limit is long, because stopping waits for requests
+/// under way.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// A device's node appears, and gets its owner, by then.
+/// Longest wait for a device's node and its owner.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
-/// Room for a path and what goes with it, in bytes.
+/// Room for a path and the data of a command, in bytes.
 const PAGE_BYTES: usize = 512;
 
 /// The driver's control node.
@@ -33,7 +34,8 @@ pub(super) struct Kernel {
     // In this order: the ring goes before what its commands name.
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     node: File,
-    /// Where commands have their data; `None` once a command was given up, which may still write there.
+    /// The data of commands; `None` once a command was given up, because the driver may still
+    /// write there.
     page: Option<Box<[u8; PAGE_BYTES]>>,
 }
 
@@ -41,7 +43,7 @@ impl Kernel {
     /// Opens the control node.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] with what is missing.
+    /// [`ErrorKind::Io`], naming the missing thing.
     pub(super) fn open() -> Result<Kernel> {
         let node = OpenOptions::new()
             .read(true)
@@ -69,7 +71,8 @@ impl Kernel {
         })
     }
 
-    /// Waits for the one command that is under way: how it ended, or why nobody knows.
+    /// Waits for the one command that is under way. Returns its result, or the reason why it is
+    /// unknown.
     fn wait(&mut self) -> Result<io::Result<()>, io::Error> {
         let deadline = Instant::now() + COMMAND_TIMEOUT;
         loop {

@@ -1,16 +1,17 @@
-//! A device from the first command to the last: added, described, served, started; stopped, deleted.
-//! Whatever fails on the way, what the driver has of the device is deleted again.
+//! A device from the first command to the last: added, described, served, started; stopped,
+//! deleted. If any step fails, the device is deleted from the driver again.
 //!
 //! ```text
 //! add ──▶ parameters ──▶ queues fetch ──▶ start ═══ requests ═══▶ stop ──▶ queues end ──▶ delete
 //!  └──────── a failure here stops and deletes ─────────┘
 //! ```
 //!
-//! A device is always a new one, under a number of the kernel's choice. The driver could hand the disk of
-//! a dead server to a new one (user recovery); that would show its users a store that is not the one
-//! they wrote to, unless the store itself outlived its server. So the feature is not asked for, and
-//! without it the kernel fails all I/O and takes the disk away as soon as its server dies. Adopting a
-//! disk together with its store belongs here, as a second way to a [`Served`]: never for an empty one.
+//! A device is always a new one, under a number of the kernel's choice. The driver could hand the
+//! disk of a dead server to a new server (user recovery). Its users would then see another store
+//! than the one they wrote to, unless the store itself outlived its server. So the feature is not
+//! asked for. Without it the kernel fails all I/O and takes the disk away as soon as its server
+//! dies. Adopting a disk together with its store belongs here, as a second way to a [`Served`],
+//! and never with an empty store.
 
 use std::io;
 use std::sync::Arc;
@@ -29,28 +30,28 @@ use super::protocol::{
 use super::queue::{Channel, Queue};
 use super::{DEPTH_MAX, END_TIMEOUT, QUEUES_MAX, REQUEST_BYTES_MAX};
 
-/// Queues that are not ready by then never will be.
+/// Longest wait for the queues to be ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A deleted device's number is free by then, unless somebody has the disk open.
+/// Longest wait for a deleted device's number to be free, unless a program has the disk open.
 const GONE_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
-/// Smallest requests that a driver may cut ours down to, in bytes: a page.
+/// Smallest requests that a driver may impose, in bytes: a page.
 const REQUEST_BYTES_MIN: u32 = 4096;
 
-/// The kernel's driver, or what stands for it in a test.
+/// The kernel's driver, or its stand-in in a test.
 pub(super) trait Driver: Send {
-    /// What is open while a device is served.
+    /// The node that is open while a device is served.
     type Node: Clone + Send + 'static;
-    /// A queue's way to the kernel.
+    /// A queue's channel to the kernel.
     type Channel: Channel;
 
-    /// Asks the driver; `data` goes there and comes back.
+    /// Sends a command to the driver. `data` is its input and output.
     fn command(&mut self, ask: Ask<'_>) -> io::Result<()>;
 
-    /// Opens the device that has just been added.
+    /// Opens the device that was just added.
     fn open(&mut self, id: u32) -> io::Result<Self::Node>;
 
-    /// A queue's channel, for the thread that asks.
+    /// A queue's channel, for the calling thread.
     fn channel(node: &Self::Node, info: &Info, queue: u16) -> io::Result<Self::Channel>;
 }
 
@@ -58,14 +59,14 @@ pub(super) trait Driver: Send {
 pub(super) struct Ask<'a> {
     pub command: Control,
     pub id: u32,
-    /// Whether the driver is to judge by the path of the device's node: that of a user without
-    /// privileges, and any that is asked about.
+    /// Whether the driver is to check permissions by the path of the device's node: for users
+    /// without privileges, and for questions about any device.
     pub by_path: bool,
     pub word: u64,
     pub data: &'a mut [u8],
 }
 
-/// What a device is to be.
+/// The properties of a new device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     pub queues: u16,
@@ -73,7 +74,7 @@ pub(super) struct Wish {
     pub label: u64,
 }
 
-/// A device of ours in the kernel. Dropped, it is stopped and deleted.
+/// A device of ours in the kernel. Dropping it stops and deletes it.
 pub(super) struct Served<D: Driver> {
     driver: D,
     info: Info,
@@ -137,13 +138,14 @@ impl<D: Driver> Served<D> {
         self.info.id
     }
 
-    /// Whether the kernel never makes the queues wait for memory that their own disk would free.
+    /// Whether the kernel never makes the queues wait for memory that only their own disk would
+    /// free.
     pub(super) fn is_io_flusher(&self) -> bool {
         self.is_io_flusher
     }
 
-    /// Takes the disk away and ends the queues. Done already, it does nothing. Who has the disk open gets
-    /// errors from now on.
+    /// Takes the disk away and ends the queues. If this was done already, it does nothing.
+    /// Programs that have the disk open get errors from now on.
     ///
     /// # Errors
     /// [`ErrorKind::Io`]; it may be tried again.
@@ -163,7 +165,8 @@ impl<D: Driver> Served<D> {
         Ok(())
     }
 
-    /// Stops it and deletes the device; its number is free on return, unless somebody has the disk open.
+    /// Stops and deletes the device. Its number is free on return, unless a program has the disk
+    /// open.
     ///
     /// # Errors
     /// As [`Served::stop`].
@@ -194,7 +197,8 @@ impl<D: Driver> Served<D> {
         })
     }
 
-    /// What the driver made of the wish: less is fine, more would not fit what was made for it.
+    /// Checks the driver's answer to the wish: less is fine, more would not fit the memory made
+    /// for it.
     fn check_info(&self, wish: Wish) -> Result<()> {
         let Info {
             queues,
@@ -256,7 +260,7 @@ impl<D: Driver> Served<D> {
         Ok(())
     }
 
-    /// Waits for the queues, whose tags the kernel has handed back.
+    /// Waits for the queues to end. The kernel has handed their tags back.
     fn end_queues(&mut self) {
         let deadline = Instant::now() + END_TIMEOUT;
         for queue in self.queues.drain(..) {
@@ -277,7 +281,7 @@ impl<D: Driver> Drop for Served<D> {
     }
 }
 
-/// What a queue's thread says before it serves.
+/// The report of a queue's thread before it serves.
 struct Readiness {
     opened: io::Result<()>,
     is_io_flusher: bool,
@@ -314,7 +318,7 @@ fn serve_queue<D: Driver>(
     }
 }
 
-/// Deletes the device `id`. Its number is free on return, unless somebody has its disk open.
+/// Deletes the device `id`. Its number is free on return, unless a program has its disk open.
 pub(super) fn delete<D: Driver>(driver: &mut D, id: u32, by_path: bool) -> io::Result<()> {
     let mut ask = |command| {
         driver.command(Ask {
@@ -341,7 +345,7 @@ pub(super) fn delete<D: Driver>(driver: &mut D, id: u32, by_path: bool) -> io::R
     Ok(())
 }
 
-/// What the driver says of the device `id`.
+/// The driver's description of the device `id`.
 pub(super) fn info<D: Driver>(driver: &mut D, id: u32) -> io::Result<Info> {
     let mut data = [0; INFO_BYTES];
     driver.command(Ask {
@@ -354,7 +358,7 @@ pub(super) fn info<D: Driver>(driver: &mut D, id: u32) -> io::Result<Info> {
     Ok(Info::decode(&data))
 }
 
-/// The driver's features, or why it is not of use.
+/// The driver's features, or the reason why it cannot be used.
 pub(super) fn features<D: Driver>(driver: &mut D) -> Result<u64> {
     let mut data = [0; FEATURES_BYTES];
     let asked = driver.command(Ask {
@@ -380,7 +384,7 @@ pub(super) fn features<D: Driver>(driver: &mut D) -> Result<u64> {
     }
 }
 
-/// Adds a device; for a user without privileges where the driver lets such users in.
+/// Adds a device; as a user's without privileges where the driver allows that.
 fn add<D: Driver>(driver: &mut D, wish: Wish, features: u64) -> Result<Info> {
     let mut ask = |features| {
         let info = Info {
@@ -434,8 +438,8 @@ fn check(wish: Wish) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, text))
 }
 
-/// What the disk is: blocks of a page where the device has whole ones and takes pages at once, as
-/// zram's disks have; smaller ones of a device that is atomic in them.
+/// The parameters of the disk: blocks of a page, as zram's disks have, if the device consists of
+/// whole pages and takes them at once; smaller blocks for a device that is atomic in them.
 pub(super) fn parameters(device: &dyn BlockDevice, request_bytes: u32) -> Result<Parameters> {
     const BLOCK_BYTES: [u32; 4] = [4096, 2048, 1024, 512];
     /// A range of this many bytes takes milliseconds at most.

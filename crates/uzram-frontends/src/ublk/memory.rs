@@ -1,7 +1,7 @@
 //! Memory that a queue shares with the kernel: the table of descriptions, and the requests' buffers.
 //!
-//! A mapping lives until it is dropped, or for ever if it is abandoned: what the kernel may still write
-//! to must not become anybody else's memory.
+//! A mapping lives until it is dropped, or for ever if it is abandoned: memory to which the kernel
+//! may still write must not be reused.
 
 #![allow(unsafe_code)]
 
@@ -139,7 +139,8 @@ impl Buffers {
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.each_bytes) }
     }
 
-    /// Never unmaps them: tags stay with the kernel, which may write to their buffers at any time.
+    /// Never unmaps the buffers: tags stay with the kernel, which may write to their buffers at
+    /// any time.
     pub(super) fn abandon(&mut self) {
         self.mapping.is_abandoned = true;
     }

@@ -1,5 +1,5 @@
-//! A block device of this machine's kernel, /dev/ublkbN: for mkfs, mount and swapon, through the driver
-//! `ublk_drv` (Linux 6.5 or newer) and io_uring.
+//! A block device of this machine's kernel, /dev/ublkbN, for mkfs, mount and swapon, through the
+//! driver `ublk_drv` (Linux 6.5 or newer) and io_uring.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -24,18 +24,19 @@
 //! protocol    all of that as bytes
 //! ```
 //!
-//! # The way of a request
+//! # The life of a request
 //!
-//! A queue is a thread with a ring, on the CPUs whose requests it gets. The kernel copies what is written
-//! into the request's buffer before the request arrives, and what was read out of it when the request is
-//! answered. One system call takes answers there and requests back. The thread sleeps in it while there is
-//! nothing to do, allocates nothing for a request, and takes no lock but the device's. It is marked as an
-//! I/O flusher, so that its own waits for memory never wait for the disk.
+//! A queue is a thread with a ring, for the CPUs whose requests it gets. The kernel copies the
+//! data of a write into the request's buffer before the request arrives, and the data of a read
+//! out of it when the request is answered. One system call takes answers to the kernel and
+//! requests back. The thread sleeps in it while there is nothing to do. It allocates nothing for a
+//! request, and takes no lock but the device's. It is marked as an I/O flusher, so that its own
+//! waits for memory never wait for the disk.
 //!
 //! # When the server dies
 //!
-//! The kernel fails what is under way and what comes later, and takes the disk away. Nothing ever attaches
-//! to a device that is there already: see `lifecycle`.
+//! The kernel fails requests under way and later ones, and takes the disk away. No server ever
+//! attaches to an existing device: see `lifecycle`.
 //!
 //! # Bounds
 //!
@@ -48,7 +49,8 @@
 //! | one command of the driver    | 30 s                                   | fails                  |
 //! | wait for the queues' end     | [`END_TIMEOUT`]                        | they are left behind   |
 //!
-//! Each queue maps depth times [`REQUEST_BYTES_MAX`] for buffers, and takes memory for what of them is used.
+//! Each queue maps depth times [`REQUEST_BYTES_MAX`] for buffers. Only the used part of them takes
+//! memory.
 
 mod bare;
 mod disk;
@@ -77,7 +79,7 @@ pub use disk::{Device, Disk, Options, check, devices};
 pub const REQUEST_BYTES_MAX: u32 = 128 << 10;
 /// Most queues of a disk.
 pub const QUEUES_MAX: u16 = 64;
-/// Most requests at once in a queue: what the driver takes.
+/// Most requests at once in a queue: the driver's limit.
 pub const DEPTH_MAX: u16 = protocol::DEPTH_MAX;
 /// Longest wait for the queues once the kernel has handed their requests back.
 pub const END_TIMEOUT: Duration = Duration::from_secs(5);

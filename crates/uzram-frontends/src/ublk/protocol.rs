@@ -1,60 +1,60 @@
-//! What goes between a server and the kernel's driver, as bytes: commands, descriptions of devices and
-//! of requests. Written from the kernel's documentation (Documentation/block/ublk.rst) and its public
-//! interface (linux/ublk_cmd.h); integers are in the machine's own byte order.
+//! The protocol between a server and the kernel's driver, as bytes: commands, descriptions of
+//! devices and of requests. Written from the kernel's documentation (Documentation/block/ublk.rst)
+//! and its public interface (linux/ublk_cmd.h). Integers are in the machine's own byte order.
 //!
-//! Nothing here does I/O. Requests are read as if they were hostile: a field may hold any value.
+//! Nothing here does I/O. Requests are read as hostile input: a field may hold any value.
 
 /// Bytes of a control command's argument.
 pub(super) const CONTROL_BYTES: usize = 32;
 /// Bytes of a request command's argument.
 pub(super) const IO_BYTES: usize = 16;
-/// Bytes that describe a device.
+/// Bytes of a device's description.
 pub(super) const INFO_BYTES: usize = 64;
-/// Bytes of the parameters that are set: the header, and what is said of blocks and of discarding.
+/// Bytes of the parameters that are set: the header, and those of blocks and of discarding.
 pub(super) const PARAMETERS_BYTES: usize = 60;
 /// Bytes of a request's description.
 pub(super) const DESCRIPTOR_BYTES: usize = 24;
-/// Bytes that say which CPUs a queue is for.
+/// Bytes of the set of CPUs of a queue.
 pub(super) const AFFINITY_BYTES: usize = 128;
 /// Bytes of the word of features.
 pub(super) const FEATURES_BYTES: usize = 8;
-/// Requests that the kernel keeps room for in each queue's table of descriptions, whatever its depth.
+/// Entries of each queue's table of descriptions in the kernel, whatever the queue's depth.
 pub(super) const DEPTH_MAX: u16 = 4096;
-/// What requests count in, in bytes.
+/// The unit of a request's range, in bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
 /// Any number: the kernel chooses one that is free.
 pub(super) const ANY_ID: u32 = u32::MAX;
 
-/// A feature: commands are numbered as ioctls are, the only way that stays.
+/// A feature: commands are numbered as ioctls are. Only this numbering stays.
 pub(super) const FEATURE_IOCTL_ENCODE: u64 = 1 << 6;
 /// A feature: devices of users without privileges.
 pub(super) const FEATURE_UNPRIVILEGED: u64 = 1 << 5;
 
-/// What is asked of the driver about a device.
+/// A command about a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    /// Which CPUs a queue is for.
+    /// Gets the CPUs of a queue.
     Affinity,
     /// Makes a device, without its disk.
     Add,
-    /// Forgets a device and waits until nobody has it open.
+    /// Deletes a device and waits until no program has it open.
     Delete,
-    /// Forgets a device; its number is free when nobody has it open.
+    /// Deletes a device; its number is free once no program has it open.
     DeleteLater,
     /// Makes the disk.
     Start,
     /// Takes the disk away and hands all requests back.
     Stop,
-    /// Says what the disk is to be.
+    /// Sets the properties of the disk.
     SetParameters,
-    /// What a device is, by its number and path.
+    /// Gets the description of a device, by its number and path.
     Info,
-    /// What the driver can do.
+    /// Gets the driver's features.
     Features,
 }
 
 impl Control {
-    /// Its number: that of an ioctl with an argument of [`CONTROL_BYTES`].
+    /// The command's number: that of an ioctl with an argument of [`CONTROL_BYTES`].
     pub(super) fn code(self) -> u32 {
         match self {
             Control::Affinity => read_code(0x01),
@@ -78,17 +78,17 @@ fn write_code(number: u8) -> u32 {
     rustix::ioctl::opcode::read_write::<[u8; CONTROL_BYTES]>(b'u', number) as u32
 }
 
-/// What is told to the driver about one request.
+/// A command about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Io {
-    /// Here is room for a request.
+    /// There is room for a request.
     Fetch,
     /// A request is done, and there is room for the next one.
     CommitAndFetch,
 }
 
 impl Io {
-    /// Its number: that of an ioctl with an argument of [`IO_BYTES`].
+    /// The command's number: that of an ioctl with an argument of [`IO_BYTES`].
     pub(super) fn code(self) -> u32 {
         let number = match self {
             Io::Fetch => 0x20,
@@ -102,17 +102,17 @@ impl Io {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ControlArgument {
     pub id: u32,
-    /// Where the data is: the path of the device first, if there is one.
+    /// The address of the data: the path of the device first, if there is one.
     pub address: u64,
     pub length: u16,
-    /// Of the data, the path with its terminating zero.
+    /// Bytes of the path within the data, with its terminating zero.
     pub path_length: u16,
-    /// What fits in a word: a queue's number, a process's.
+    /// A value of one word: a queue's number, a process's.
     pub word: u64,
 }
 
 impl ControlArgument {
-    /// As the driver takes it, at the start of the space in a submission.
+    /// The argument as the driver takes it, at the start of the space in a submission.
     pub(super) fn encode(&self) -> [u8; 80] {
         const NO_QUEUE: u16 = u16::MAX;
         let mut bytes = [0; 80];
@@ -136,18 +136,18 @@ pub(super) fn encode_io(queue: u16, tag: u16, result: i32, address: u64) -> [u8;
     bytes
 }
 
-/// What the driver's word about a device says of its disk.
+/// The state of a device's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// There is none: not yet, or not any more.
+    /// There is no disk, not yet or not any more.
     Dead,
-    /// It is there and served.
+    /// The disk is there and served.
     Live,
-    /// Anything else: others' devices wait for another server.
+    /// Any other state: devices of others that wait for another server.
     Other(u16),
 }
 
-/// A device, as it is asked for and as the driver says that it is.
+/// A device, in a request for it and in the driver's description of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Info {
     pub queues: u16,
@@ -158,7 +158,7 @@ pub(super) struct Info {
     pub id: u32,
     /// Features of the device.
     pub features: u64,
-    /// A word that belongs to whoever made it; the driver only keeps it.
+    /// A word for the maker of the device. The driver only keeps it.
     pub label: u64,
 }
 
@@ -191,12 +191,12 @@ impl Info {
     }
 }
 
-/// What the disk is to be.
+/// The properties of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parameters {
     /// Smallest request, in bytes; a power of two.
     pub logical_block_bytes: u32,
-    /// What the disk writes at once, in bytes; a power of two.
+    /// Preferred size of a write, in bytes; a power of two.
     pub preferred_block_bytes: u32,
     pub size_bytes: u64,
     pub request_bytes: u32,
@@ -238,7 +238,7 @@ impl Parameters {
     }
 }
 
-/// What a request is to do.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Read,
@@ -246,7 +246,7 @@ pub(super) enum Operation {
     Flush,
     Discard,
     WriteZeroes,
-    /// One that was never offered.
+    /// An operation that was never offered.
     Unknown(u8),
 }
 
@@ -281,7 +281,7 @@ impl Descriptor {
         self.operation_and_flags & (1 << 15) != 0
     }
 
-    /// Its range in bytes, first and length; `None` if it ends where nothing can be counted.
+    /// Its range in bytes, first and length; `None` if its end cannot be counted.
     pub(super) fn range(&self) -> Option<(u64, u64)> {
         let offset = self.first_sector.checked_mul(SECTOR_BYTES)?;
         let length = u64::from(self.sectors) * SECTOR_BYTES;
@@ -303,7 +303,7 @@ fn at<const N: usize>(bytes: &[u8; INFO_BYTES], offset: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Numbers as the header's macros make them on x86-64 and aarch64.
+    /// The numbers that the header's macros give on x86-64 and aarch64.
     #[test]
     fn commands_have_the_kernels_numbers() {
         assert_eq!(Control::Add.code(), 0xc020_7504);

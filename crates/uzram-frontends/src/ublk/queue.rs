@@ -2,8 +2,8 @@
 //!
 //! A request is a tag, a number below the queue's depth. At any moment a tag belongs either to the
 //! kernel, which may write its description and its buffer, or to us, between its arrival and its
-//! commit. A tag that the kernel hands back with an error is retired: it is never used again, and the
-//! queue ends with its last one. Nothing that arrives is believed.
+//! commit. A tag that the kernel hands back with an error is retired: it is never used again, and
+//! the queue ends with its last one. Arrivals are not trusted.
 
 use std::io;
 
@@ -14,37 +14,37 @@ use super::protocol::Descriptor;
 
 /// Results wait for each other in one system call up to this much data, in bytes: sixteen pages.
 pub(super) const GATHERED_BYTES_MAX: u64 = 64 << 10;
-/// What a request without data counts as.
+/// The assumed size of a request without data.
 const GATHERED_BYTES_MIN: u64 = 4096;
-/// What the kernel is told of an arrival that makes no sense: `EIO`.
+/// The result of an arrival that makes no sense: `EIO`.
 const SENSELESS: i32 = -uzram::ErrorKind::Io.errno();
 
-/// The way to the kernel, or to what stands for it in a test.
+/// The way to the kernel, or to its stand-in in a test.
 pub(super) trait Channel {
-    /// How many requests there can be at once.
+    /// The number of requests that can be under way at once.
     fn depth(&self) -> u16;
 
-    /// Says that there is room for a request under `tag`, with the next [`Channel::submit`].
+    /// Announces room for a request under `tag`, with the next [`Channel::submit`].
     fn fetch(&mut self, tag: u16);
 
-    /// Says how the request under `tag` ended and that there is room for the next one, with the next
+    /// Announces the result of the request under `tag` and room for the next one, with the next
     /// [`Channel::submit`].
     fn commit(&mut self, tag: u16, result: i32);
 
-    /// Tells the kernel what was said, and waits for an arrival if `wait` says so.
+    /// Sends the announcements to the kernel, and waits for an arrival if `wait` is set.
     fn submit(&mut self, wait: bool) -> io::Result<()>;
 
-    /// What has arrived, if anything has.
+    /// The next arrival, if there is one.
     fn arrival(&mut self) -> Option<Arrival>;
 
     /// The request under `tag`, which is below the depth and ours, and its buffer.
     fn request(&mut self, tag: u16) -> (Descriptor, &mut [u8]);
 
-    /// Says that some tags will stay with the kernel for ever, and with them their buffers.
+    /// Announces that some tags, and with them their buffers, will stay with the kernel for ever.
     fn abandon(&mut self);
 }
 
-/// What the kernel says of a tag.
+/// The kernel's word about a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     pub tag: u64,
@@ -63,11 +63,11 @@ pub(super) struct Queue<'a, C: Channel> {
 }
 
 impl<'a, C: Channel> Queue<'a, C> {
-    /// Makes room for as many requests as the channel is deep. It must be the thread that runs the queue
-    /// later: the kernel takes results from no other.
+    /// Announces room for as many requests as the channel is deep. The calling thread must run the
+    /// queue later: the kernel takes results from no other.
     ///
     /// # Errors
-    /// What the kernel says if it takes any of them not.
+    /// The kernel's error if it refuses any of them.
     pub(super) fn open(channel: C, device: &'a dyn BlockDevice) -> io::Result<Queue<'a, C>> {
         let mut queue = Queue::begin(channel, device)?;
         // There are no requests yet, so whatever is back at once is a refusal.
@@ -106,8 +106,8 @@ impl<'a, C: Channel> Queue<'a, C> {
     /// Serves until the kernel has handed all tags back.
     ///
     /// # Errors
-    /// If the kernel cannot be reached any more. Then requests under way stay without an answer until
-    /// this thread has ended, and the kernel fails them.
+    /// If the kernel cannot be reached any more. Then requests under way stay without an answer
+    /// until this thread has ended, and the kernel fails them.
     pub(super) fn run(mut self) -> io::Result<()> {
         while self.live_count > 0 {
             if let Err(error) = self.channel.submit(true) {
@@ -155,7 +155,7 @@ impl<'a, C: Channel> Queue<'a, C> {
         self.channel.submit(false)
     }
 
-    /// The tag that is meant and whether it is live, if there is such a live tag.
+    /// The arrival's tag and whether it is live, if there is such a tag.
     fn slot(&mut self, tag: u64) -> Option<(u16, &mut bool)> {
         let index = u16::try_from(tag).ok()?;
         let is_live = self.is_live.get_mut(usize::from(index))?;

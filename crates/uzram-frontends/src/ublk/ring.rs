@@ -1,4 +1,4 @@
-//! A queue's way to the kernel: an io_uring of its own, made and used by the queue's thread alone.
+//! A queue's way to the kernel: an io_uring of its own. Only the queue's thread makes and uses it.
 
 #![allow(unsafe_code)]
 
@@ -13,22 +13,22 @@ use super::memory::{Buffers, Descriptors};
 use super::protocol::{Descriptor, Info, Io, encode_io};
 use super::queue::{Arrival, Channel};
 
-/// Place of the device's node in the ring's table of files, which spares each request a count on the
-/// node that all queues would share.
+/// Place of the device's node in the ring's table of files. It spares each request a count on the
+/// node, which all queues would share.
 const NODE: types::Fixed = types::Fixed(0);
-/// The kernel is short of memory, or has results that nobody took: tried again after so long.
+/// Pause before another try if the kernel is short of memory, or has results that were not taken.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// Where requests come from.
+/// The source of requests.
 pub(super) trait Source {
-    /// What says that there is room for a request under `tag`, whose buffer is at `address`, and how the last
-    /// one ended. Nothing but that buffer may be written to.
+    /// The command that announces room for a request under `tag`, whose buffer is at `address`,
+    /// and the result of the last one. The kernel may write to that buffer only.
     fn entry(&self, tag: u16, command: Io, result: i32, address: u64) -> squeue::Entry;
 
     /// The request under `tag`, which is below the depth and has arrived.
     fn descriptor(&self, tag: u16) -> Descriptor;
 
-    /// What a completion means.
+    /// The meaning of a completion.
     fn arrival(&mut self, entry: &cqueue::Entry) -> Arrival {
         Arrival {
             tag: entry.user_data(),
@@ -65,8 +65,8 @@ pub(super) struct Ring<S: Source = Node> {
 }
 
 impl Ring {
-    /// For `queue` of the device that `info` describes and whose node is `node`. To be called by the
-    /// thread that serves the queue.
+    /// A channel for `queue` of the device that `info` describes and whose node is `node`. The
+    /// thread that serves the queue must call this.
     pub(super) fn new(node: &File, info: &Info, queue: u16) -> io::Result<Ring> {
         let descriptors = Descriptors::map(node.as_fd(), queue, info.depth)?;
         let source = Node { descriptors, queue };
@@ -77,7 +77,7 @@ impl Ring {
 }
 
 impl<S: Source> Ring<S> {
-    /// For requests from `source`, `depth` at once.
+    /// A channel for requests from `source`, `depth` at once.
     pub(super) fn over(source: S, depth: u16, request_bytes: u32) -> io::Result<Ring<S>> {
         Ok(Ring {
             ring: build(depth.into())?,

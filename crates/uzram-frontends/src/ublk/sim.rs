@@ -1,5 +1,5 @@
-//! A driver for tests: what the kernel does with commands, queues and requests, in memory, and what it
-//! could do wrong.
+//! A driver for tests: the kernel's handling of commands, queues and requests, in memory, with the
+//! faults that it could have.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,16 +15,16 @@ use super::queue::{Arrival, Channel};
 
 const WRITE: u32 = 1;
 
-/// How the driver behaves.
+/// The behaviour of the driver.
 pub(super) struct Rules {
     pub features: u64,
-    /// Commands that fail, and with what.
+    /// Commands that fail, with their errno.
     pub refused: HashMap<u8, Errno>,
     /// Opening the device's node fails.
     pub node: Option<Errno>,
-    /// What a queue's first words are answered with.
+    /// The answers to a queue's first words.
     pub fetch: i32,
-    /// What the driver makes of a wish.
+    /// The driver's changes to a wish.
     pub offer: fn(Info) -> Info,
     /// Users without privileges are let in only with their flag.
     pub is_privileged: bool,
@@ -43,7 +43,7 @@ impl Default for Rules {
     }
 }
 
-/// What is known of a command that was asked.
+/// The record of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub command: Control,
@@ -68,7 +68,7 @@ pub(super) struct Sim {
     state: Arc<Mutex<Inner>>,
 }
 
-/// What reaches a queue.
+/// A message to a queue.
 enum Event {
     Request(Request),
     /// Something that no kernel sends.
@@ -95,7 +95,7 @@ impl Sim {
         self.lock().asked.clone()
     }
 
-    /// What was asked for when devices were added.
+    /// The wishes with which devices were added.
     pub(super) fn added(&self) -> Vec<Info> {
         self.lock().added.clone()
     }
@@ -109,7 +109,7 @@ impl Sim {
         self.lock().channels_count
     }
 
-    /// Hands a request to a queue and waits for its answer and what its buffer holds then.
+    /// Hands a request to a queue, and waits for its answer and the content of its buffer then.
     pub(super) fn request(
         &self,
         queue: u16,
@@ -241,14 +241,14 @@ struct Tag {
     request: Option<Request>,
 }
 
-/// A queue's way to the simulated driver.
+/// A queue's channel to the simulated driver.
 pub(super) struct SimChannel {
     sim: Sim,
     arriving: Receiver<Event>,
-    /// Tags and results, to be told with the next submission; no result for a first word.
+    /// Tags and results for the next submission; a first word has no result.
     said: Vec<(u16, Option<i32>)>,
     ready: VecDeque<Arrival>,
-    /// Requests for which there is no tag.
+    /// Requests that wait for a tag.
     waiting: VecDeque<Request>,
     tags: Vec<Tag>,
     request_bytes: usize,

@@ -1,4 +1,4 @@
-//! The whole way but for the kernel: a simulated driver, real queues, real devices.
+//! The whole way except the kernel: a simulated driver, real queues, real devices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use uzram::{Bio, BlockDevice, ErrorKind, Geometry, PageIndex, PageTransfer, Store, Unit, Zram};
+use uzram_testkit::Rng;
 
 use super::lifecycle::{Served, Wish};
 use super::protocol::{ANY_ID, Control, Descriptor, FEATURE_IOCTL_ENCODE, Info};
@@ -53,38 +54,25 @@ fn serve(device: &Arc<dyn BlockDevice>) -> (Sim, Served<Sim>) {
     (sim, served)
 }
 
-/// A small generator, so that a failure is repeated by its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
 #[test]
 fn random_requests_are_what_a_model_says() {
     for unit in [4096, 16384] {
         let device: Arc<dyn BlockDevice> = Arc::new(Zram::new(store(unit)));
         let (sim, served) = serve(&device);
         let mut model = vec![0u8; SIZE as usize];
-        let mut random = Random(0x5eed_0b1c);
+        let mut random = Rng::new(0x5eed_0b1c);
         for round in 0..3000 {
-            let sectors = 1 + random.below(64) as u32;
-            let first = random.below(SIZE / 512 - u64::from(sectors));
+            let sectors = 1 + random.below_u64(64) as u32;
+            let first = random.below_u64(SIZE / 512 - u64::from(sectors));
             let range = first as usize * 512..(first as usize + sectors as usize) * 512;
-            let queue = random.below(2) as u16;
+            let queue = random.below_u64(2) as u16;
             let moved = (range.len()) as i32;
-            match random.below(5) {
+            match random.below_u64(5) {
                 0 | 1 => {
-                    let (byte, step) = (random.below(256) as u8, 1 + random.below(40) as usize);
+                    let (byte, step) = (
+                        random.below_u64(256) as u8,
+                        1 + random.below_u64(40) as usize,
+                    );
                     let data: Vec<u8> = (0..range.len())
                         .map(|at| byte.wrapping_add((at / step) as u8))
                         .collect();
@@ -173,12 +161,12 @@ fn requests_that_lie_are_refused_and_change_nothing() {
         let said = sim.request(0, hostile, &[]).0;
         assert_eq!(said, -errno.raw_os_error(), "{hostile:?}");
     }
-    let mut random = Random(0xdead_5eed);
+    let mut random = Rng::new(0xdead_5eed);
     for _ in 0..5000 {
         let hostile = request(
-            random.next() as u32 & !0xff | random.below(20) as u32,
-            random.next() >> random.below(64),
-            (random.next() >> random.below(64)) as u32,
+            random.next() as u32 & !0xff | random.below_u64(20) as u32,
+            random.next() >> random.below_u64(64),
+            (random.next() >> random.below_u64(64)) as u32,
         );
         if hostile.operation_and_flags & 0xff == READ {
             sim.request(1, hostile, &[]);
@@ -214,7 +202,7 @@ fn arrivals_that_lie_end_nothing_but_their_tags() {
     assert_eq!((sim.devices_count(), sim.channels_count()), (0, 0));
 }
 
-/// What a device does on each request, after it was counted.
+/// The behaviour of a device on each request, after it was counted.
 struct Odd {
     counted: AtomicU64,
     act: fn(&Bio<'_>) -> uzram::Result<()>,
@@ -292,7 +280,7 @@ fn every_queue_is_an_io_flusher() {
     }
 }
 
-/// A start that must fail: what it says. Nothing may be left of it.
+/// The error of a start that must fail. Nothing of it may be left.
 fn refused(wish: Wish, rules: Rules) -> (ErrorKind, String, Sim) {
     let device = zram();
     let sim = Sim::new(&device, rules);
@@ -457,8 +445,8 @@ fn a_user_without_privileges_is_judged_by_the_path() {
     assert!(text.contains("be root"), "{text}");
 }
 
-/// What could show its users a store that is not theirs: a number of an earlier device, or a device
-/// that waits for another server.
+/// Checks for ways in which users could see another store than theirs: the number of an earlier
+/// device, or a device that waits for another server.
 #[test]
 fn a_device_is_new_and_nobody_can_take_it_over() {
     let device = zram();
@@ -548,7 +536,7 @@ fn the_disk_is_cut_to_what_its_device_is_atomic_in() {
     assert!(error.to_string().contains("multiple of 512"), "{error}");
 }
 
-/// On this very kernel, whatever it has: an answer, and one that helps.
+/// On this machine's kernel: an answer, and one that helps.
 #[test]
 fn this_machine_says_whether_it_has_the_driver() {
     match super::check() {

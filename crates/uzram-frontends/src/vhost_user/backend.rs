@@ -1,8 +1,8 @@
-//! What a guest's owner says over the socket: memory, rings, features. Nothing of it is believed
-//! before it was looked at; what is wrong ends the connection, with a reason.
+//! The messages of a guest's owner over the socket: memory, rings, features. All of them are
+//! checked before use. A wrong one ends the connection, with a reason.
 //!
-//! A queue is served while everything that it takes is known. What changes one of these things stops
-//! the queue first and starts it again, so a queue's thread never sees anything change.
+//! A queue is served while everything that it needs is known. A change of one of these things
+//! stops the queue first and starts it again, so a queue's thread never sees a change.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::ring::{Layout, Ring};
 use super::worker::{Call, Event, Worker};
 use super::{Disk, Notices, QUEUE_SIZE_MAX, QUEUES_MAX};
 
-/// Where a ring's parts lie for the guest's owner.
+/// The places of a ring's parts, by the owner's addresses.
 #[derive(Clone, Copy, Debug)]
 struct Addresses {
     descriptors: u64,
@@ -42,12 +42,12 @@ struct Queue {
     error: Option<Arc<Event>>,
     is_enabled: bool,
     worker: Option<Worker>,
-    /// Until its owner starts it anew.
+    /// The queue is broken until its owner starts it anew.
     is_broken: bool,
 }
 
 impl Queue {
-    /// Ends serving it, and notes how far it got.
+    /// Ends serving it, and records the place that it reached.
     fn stop(&mut self) {
         if let Some(worker) = self.worker.take() {
             let ended = worker.stop();
@@ -65,7 +65,7 @@ pub(super) struct Backend {
     memory: Option<Arc<Memory>>,
     queues: Vec<Queue>,
     notices: Notices,
-    /// Why the connection is to end.
+    /// The reason for the end of the connection.
     problem: Option<String>,
 }
 
@@ -87,7 +87,7 @@ impl Backend {
         }
     }
 
-    /// What was wrong, once something was.
+    /// The first fault, if there was one.
     pub fn problem(&mut self) -> Option<String> {
         self.problem.take()
     }
@@ -113,7 +113,7 @@ impl Backend {
         self.start(index as usize)
     }
 
-    /// Stops all queues, makes a change, and goes on.
+    /// Stops all queues, makes a change, and starts them again.
     fn change_all(&mut self, change: impl FnOnce(&mut Backend) -> Result<()>) -> Result<()> {
         self.stop();
         change(self)?;

@@ -1,5 +1,5 @@
-//! The ways in for our fuzz targets: a queue in memory of this process, without sockets and threads, and
-//! the parsers by themselves.
+//! The entries for the fuzz targets: a queue in memory of this process, without sockets and
+//! threads, and the parsers by themselves.
 #![doc(hidden)]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::memory::Memory;
 use super::request::{Executor, Range, Request, Shape};
 use super::ring::{Layout, Ring};
 
-/// Where a queue is said to lie, and how it is set up.
+/// The claimed place of a queue, and its set-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub size: u16,
@@ -22,8 +22,8 @@ pub struct Place {
     pub has_event_index: bool,
 }
 
-/// Serves a queue in `guest` until nothing is left, it breaks, or `requests_max` are done; returns how
-/// many were.
+/// Serves a queue in `guest` until nothing is left, it breaks, or `requests_max` are done. Returns
+/// the number of requests.
 #[must_use]
 pub fn serve(guest: GuestMemoryMmap, place: Place, disk: &Disk, requests_max: usize) -> usize {
     let layout = Layout {
@@ -47,10 +47,10 @@ pub fn serve(guest: GuestMemoryMmap, place: Place, disk: &Disk, requests_max: us
     done
 }
 
-/// Judges a header and the entry of a list; whatever is accepted must lie on the disk.
+/// Judges a header and the entry of a list. Whatever is accepted must lie on the disk.
 ///
 /// # Panics
-/// If it does not.
+/// If it does not lie on the disk.
 pub fn parse(bytes: &[u8; 16], given_bytes: u64, taken_bytes: u64, shape: (u64, bool)) {
     let (size_bytes, is_read_only) = shape;
     let shape = Shape {

@@ -1,4 +1,4 @@
-//! A request's descriptors, copied once: what is judged is what is used.
+//! A request's descriptors, copied once: the checked bytes are the bytes that are used.
 
 use virtio_queue::DescriptorChain;
 use virtio_queue::desc::split::Descriptor;
@@ -9,19 +9,19 @@ use super::memory::{Memory, Outside};
 /// Most descriptors of a request: the longest queue.
 pub(super) const DESCRIPTORS_MAX: usize = super::QUEUE_SIZE_MAX as usize;
 
-/// Why a queue cannot be served any further: its guest does not keep to the format, so there is no
-/// place where an error could be told.
+/// The reason why a queue cannot be served any further: its guest breaks the format, so there is
+/// no place where an error could be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken(pub &'static str);
 
-/// Bytes of the guest's, wherever it says that they are.
+/// Bytes in the guest's memory, at the address that the guest claims.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     address: GuestAddress,
     length: u32,
 }
 
-/// The descriptors of one request; kept for its room.
+/// The descriptors of one request. The value is reused for its memory.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
     readable: Vec<Segment>,
@@ -31,7 +31,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Room for any request, so that none has to wait for memory.
+    /// Room for any request, so that no request has to wait for memory.
     pub fn new() -> Chain {
         Chain {
             readable: Vec::with_capacity(DESCRIPTORS_MAX),
@@ -43,7 +43,7 @@ impl Chain {
     /// Takes the descriptors of `chain`.
     ///
     /// # Errors
-    /// [`Broken`] if they end nowhere, or are not in the order that the format has.
+    /// [`Broken`] if they do not end, or are not in the format's order.
     pub fn load(&mut self, chain: DescriptorChain<&Memory>) -> Result<(), Broken> {
         self.readable.clear();
         self.writable.clear();
@@ -90,17 +90,17 @@ impl Chain {
         self.writable_bytes
     }
 
-    /// What the guest gives, from the first byte on.
+    /// The bytes that the guest gives, from the first on.
     pub fn readable(&self) -> Cursor<'_> {
         Cursor::new(&self.readable)
     }
 
-    /// What the guest takes, from the first byte on.
+    /// The bytes that the guest takes, from the first on.
     pub fn writable(&self) -> Cursor<'_> {
         Cursor::new(&self.writable)
     }
 
-    /// Where the last byte lies that the guest takes.
+    /// The place of the last byte that the guest takes.
     pub fn last_writable(&self) -> Option<GuestAddress> {
         let last = self.writable.iter().rfind(|segment| segment.length > 0)?;
         let address = last.address.0.checked_add(u64::from(last.length) - 1)?;
@@ -111,7 +111,7 @@ impl Chain {
 /// A place in a request's bytes.
 pub(super) struct Cursor<'a> {
     segments: &'a [Segment],
-    /// In the first of them.
+    /// Within the first of them, in bytes.
     offset: u32,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// The next bytes that lie together, at most `length` of them.
+    /// The next bytes that lie together, at most `length`.
     fn next(&mut self, length: usize) -> Result<(GuestAddress, usize), Outside> {
         let first = loop {
             let first = self.segments.first().ok_or(Outside)?;

@@ -1,8 +1,8 @@
 //! A guest without a virtual machine: the other side of the protocol, for tests and benchmarks.
 //!
-//! A [`Client`] has memory of its own, lends it to a server, and drives queues in it as a guest's driver
-//! does. A queue's requests lie in slots of a fixed size: header, status, room for data. It tells and is
-//! told with event indexes where the server offers them.
+//! A [`Client`] has memory of its own, lends it to a server, and drives queues in it as a guest's
+//! driver does. A queue's requests lie in slots of a fixed size: header, status, room for data.
+//! Notifications use event indexes where the server offers them.
 
 use std::fs::File;
 use std::io;
@@ -25,18 +25,18 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// Where the memory begins for the guest.
+/// The guest's address of the memory.
 pub const GUEST_BASE: u64 = 1 << 30;
-/// Where it begins for the guest's owner, as it says.
+/// The owner's address of the memory, as this client claims it.
 pub const USER_BASE: u64 = 0x7e00_0000_0000;
-/// Of a slot, before its data, in bytes: header, status, a table of descriptors.
+/// Bytes of a slot before its data: header, status, a table of descriptors.
 const SLOT_HEAD_BYTES: u64 = 4096;
 const STATUS_AT: u64 = 16;
 const TABLE_AT: u64 = 32;
 /// Room for a queue's rings, in bytes: more than those of 1024 requests take.
 const RINGS_BYTES: u64 = 64 << 10;
 
-/// What a client asks for.
+/// The set-up of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Queues.
@@ -45,7 +45,7 @@ pub struct Setup {
     pub queue_size: u16,
     /// Room for the data of a request, in bytes.
     pub data_bytes: u32,
-    /// Of the features that are offered, those that are taken.
+    /// The features to take of those that are offered.
     pub features: u64,
 }
 
@@ -63,11 +63,11 @@ impl Default for Setup {
 
 /// A connection with the memory that it lends.
 pub struct Client {
-    /// The protocol, for saying more than [`Client::connect`] does.
+    /// The protocol, for messages beyond those of [`Client::connect`].
     pub frontend: Frontend,
-    /// What is lent.
+    /// The memory that is lent.
     pub memory: Arc<GuestMemoryMmap>,
-    /// The file that it is.
+    /// The file of that memory.
     pub file: File,
     /// Features that both sides have.
     pub features: u64,
@@ -78,7 +78,7 @@ impl Client {
     /// Connects and agrees on features; lends nothing yet.
     ///
     /// # Errors
-    /// What the system or the other side says.
+    /// The errors of the system and of the other side.
     pub fn connect(path: &Path, setup: Setup) -> io::Result<Client> {
         let bytes = setup.memory_bytes();
         let file = File::from(rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC)?);
@@ -108,7 +108,7 @@ impl Client {
         })
     }
 
-    /// Lends the memory and starts all queues, each where `bases` says, or at 0.
+    /// Lends the memory and starts all queues, each at its place in `bases`, or at 0.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -125,7 +125,7 @@ impl Client {
             .collect()
     }
 
-    /// Lends the memory, and says that it is `bytes` long.
+    /// Lends the memory, and claims that it is `bytes` long.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -211,16 +211,16 @@ pub struct Completed {
     pub slot: u16,
     /// 0: success, 1: an error, 2: not supported.
     pub status: u8,
-    /// Bytes that the server says it wrote.
+    /// Bytes that the server claims to have written.
     pub written: u32,
 }
 
-/// Whose bytes the data of a request are.
+/// The direction of a request's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// The guest gives so many.
+    /// The guest gives this many bytes.
     Given(u32),
-    /// The guest takes so many.
+    /// The guest takes this many bytes.
     Taken(u32),
 }
 
@@ -232,17 +232,17 @@ pub struct Queue {
     pub index: u16,
     /// Requests that it has room for.
     pub size: u16,
-    /// Where its table of descriptors lies.
+    /// The place of its table of descriptors.
     pub descriptors: u64,
-    /// Where the guest says what is to be done.
+    /// The place of the guest's ring of requests to do.
     pub available: u64,
-    /// Where the server says what is done.
+    /// The place of the server's ring of requests that are done.
     pub used: u64,
-    /// What wakes the server.
+    /// The eventfd that wakes the server.
     pub kick: EventFd,
-    /// What wakes the guest.
+    /// The eventfd that wakes the guest.
     pub call: EventFd,
-    /// What tells that the queue is broken.
+    /// The eventfd that tells that the queue is broken.
     pub error: EventFd,
     calls: Epoll,
     slots_at: u64,
@@ -258,7 +258,7 @@ impl Queue {
     /// A queue of `client`'s that continues at `base`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(client: &Client, index: u16, base: u16) -> io::Result<Queue> {
         let setup = client.setup;
         let start = GUEST_BASE + u64::from(index) * setup.queue_bytes();
@@ -300,7 +300,7 @@ impl Queue {
         }
     }
 
-    /// Where the data of `slot` lies.
+    /// The place of the data of `slot`.
     #[must_use]
     pub fn data_at(&self, slot: u16) -> GuestAddress {
         GuestAddress(self.slot_at(slot) + SLOT_HEAD_BYTES)
@@ -332,7 +332,7 @@ impl Queue {
         self.next_available += 1;
     }
 
-    /// Publishes what was submitted and wakes the server, if it wants to be.
+    /// Publishes the submitted requests and wakes the server, if it wants to be woken.
     pub fn kick(&mut self) {
         let (old, new) = (self.published, self.next_available);
         self.published = new;
@@ -383,7 +383,7 @@ impl Queue {
         })
     }
 
-    /// Sleeps until something is done that was not when this was called, or `limit` has passed.
+    /// Sleeps until a request is done that was not when this was called, or `limit` has passed.
     pub fn wait(&mut self, limit: Duration) {
         if self.has_event_index {
             let event_at = GuestAddress(self.available + 4 + 2 * u64::from(self.size));
@@ -422,13 +422,13 @@ impl Queue {
         }
     }
 
-    /// What was put into the queue so far.
+    /// Requests put into the queue so far.
     #[must_use]
     pub fn next_available(&self) -> u16 {
         self.next_available.0
     }
 
-    /// What was taken out of it so far.
+    /// Requests taken out of it so far.
     #[must_use]
     pub fn next_used(&self) -> u16 {
         self.next_used.0

@@ -1,5 +1,5 @@
-//! What the disk says of itself: features, and the configuration space of section 5.2.4 of the virtio
-//! 1.3 specification, little-endian whatever the machine.
+//! The disk's description of itself: features, and the configuration space of section 5.2.4 of the
+//! virtio 1.3 specification, little-endian on every machine.
 
 use virtio_bindings::bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::bindings::virtio_ring::{
@@ -13,19 +13,19 @@ use virtio_bindings::virtio_blk::{
 
 use super::{QUEUES_MAX, RANGE_BYTES_MAX, RANGES_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
 
-/// What requests count in, in bytes.
+/// The unit of a request's range, in bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
-/// Length of the configuration space up to the last field that we fill in, in bytes.
+/// Length of the configuration space up to the last field in use, in bytes.
 const CONFIG_BYTES: usize = 60;
-/// What may be asked for of it, in bytes; behind ours there are zeroes.
+/// Longest part of it that may be asked for, in bytes. It ends in zeroes.
 const CONFIG_BYTES_MAX: usize = 256;
-/// Where the one field lies that the guest may write: whether writes are cached until a flush.
+/// Place of the one field that the guest may write: whether writes are cached until a flush.
 const WRITEBACK_AT: usize = 32;
 
 /// The vhost-user protocol's own bit among the features of virtio.
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 
-/// What a disk of this kind can.
+/// The features of a disk of this kind.
 pub(super) fn features(is_read_only: bool) -> u64 {
     let always = [
         VIRTIO_F_VERSION_1,
@@ -72,7 +72,7 @@ impl ConfigSpace {
         bytes.get(start..end).map(<[u8]>::to_vec)
     }
 
-    /// Changes what may be changed; `None` for anything else.
+    /// Changes the writable field; `None` for anything else.
     pub fn write(&mut self, offset: u32, data: &[u8]) -> Option<()> {
         match (usize::try_from(offset).ok()?, data) {
             (WRITEBACK_AT, &[value @ (0 | 1)]) => {

@@ -1,8 +1,8 @@
-//! A guest's memory as its owner lends it: mapped files, and where they lie for the guest and for the
-//! owner, who speaks of rings by addresses of its own.
+//! A guest's memory as its owner lends it: mapped files, and their addresses for the guest and for
+//! the owner, which names rings by addresses of its own.
 //!
-//! Everything in it changes under us at any moment, so nothing is looked at in place: it is copied,
-//! by the library, and what was copied is judged.
+//! Everything in it can change at any moment. So nothing is read in place: the library copies it,
+//! and the copy is checked.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +18,13 @@ use vm_memory::{
 
 use super::vanish::Watched;
 
-/// Most regions of a guest: what fits a message.
+/// Most regions of a guest: those that fit a message.
 pub(super) const REGIONS_MAX: usize = 32;
 
 /// A guest's memory, mapped.
 ///
-/// The library's own collection of regions is made for any kind of memory, and takes some 150 instructions
-/// an access; a request makes a dozen. Here they take half.
+/// The library's own collection of regions is made for any kind of memory, and takes some 150
+/// instructions per access. A request makes a dozen accesses. Here they take half.
 #[derive(Debug)]
 pub(super) struct Memory {
     // Before the mappings: what is unmapped is not watched any more.
@@ -33,7 +33,7 @@ pub(super) struct Memory {
     regions: Vec<Region>,
 }
 
-/// Where a region lies, for its owner and for the guest, in bytes.
+/// The place of a region, for its owner and for the guest, in bytes.
 #[derive(Debug)]
 struct Region {
     user_address: u64,
@@ -42,15 +42,15 @@ struct Region {
     mapping: Arc<MmapRegion>,
 }
 
-/// The memory is not there, or not any more.
+/// The memory is missing, from the start or since it vanished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outside;
 
 impl Memory {
-    /// Maps `regions`, each of which is in the file at its place in `files`.
+    /// Maps `regions`; each lies in the file at its place in `files`.
     ///
     /// # Errors
-    /// Which region is wrong, and how.
+    /// The wrong region, and its fault.
     pub fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Memory, String> {
         if regions.is_empty() || regions.len() > REGIONS_MAX || regions.len() != files.len() {
             let count = regions.len();
@@ -76,7 +76,7 @@ impl Memory {
         Ok(Memory { watched, regions })
     }
 
-    /// Memory of this process, at the same addresses for all.
+    /// Memory of this process, at the same addresses for guest and owner.
     pub fn own(guest: &GuestMemoryMmap) -> Memory {
         let region = |map: &GuestRegionMmap| Region {
             user_address: map.start_addr().raw_value(),
@@ -90,7 +90,7 @@ impl Memory {
         }
     }
 
-    /// The guest's address of what the owner has at `user_address`.
+    /// The guest's address of the owner's `user_address`.
     pub fn guest_address(&self, user_address: u64) -> Option<GuestAddress> {
         let into = |region: &Region| {
             let offset = user_address.checked_sub(region.user_address)?;
@@ -99,7 +99,8 @@ impl Memory {
         self.regions.iter().find_map(into)
     }
 
-    /// Whether all of it is still the guest's: to be asked after copying, and before believing.
+    /// Whether all of it is still the guest's. Must be checked after copying and before the copy
+    /// is trusted.
     pub fn is_whole(&self) -> bool {
         !self.watched.iter().any(Watched::has_vanished)
     }
@@ -200,10 +201,9 @@ fn map_region(
 ) -> Result<(Region, GuestRegionMmap), String> {
     let (offset, length) = (region.mmap_offset, region.memory_size);
     let end = offset.checked_add(length).ok_or("too long")?;
-    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let has = uzram::file::size_bytes(&file).map_err(|error| error.to_string())?;
     // What lies beyond the file's end is mapped without a word, and a fault when it is touched.
-    if metadata.len() < end {
-        let has = metadata.len();
+    if has < end {
         return Err(format!("reaches to {end} in a file of {has} bytes"));
     }
     let bytes = usize::try_from(length).map_err(|_| "too long")?;

@@ -1,9 +1,9 @@
 //! A disk for virtual machines: virtio-blk over vhost-user, as QEMU, cloud-hypervisor and crosvm
 //! attach it.
 //!
-//! A virtual machine's process connects to a Unix socket and lends its guest's memory. From then on the
-//! guest's requests lie in rings in that memory and are carried out by a thread for each queue, without
-//! a copy through a socket. QEMU needs memory that can be shared:
+//! A virtual machine's process connects to a Unix socket and lends its guest's memory. From then
+//! on the guest's requests lie in rings in that memory, and one thread per queue carries them out,
+//! without a copy through a socket. QEMU needs memory that can be shared:
 //!
 //! ```text
 //! qemu-system-x86_64 … -object memory-backend-memfd,id=memory,size=2G,share=on \
@@ -12,10 +12,11 @@
 //! ```
 //!
 //! Offered: any number of queues up to [`QUEUES_MAX`], indirect descriptors, event indexes, flush,
-//! discard, write zeroes, the disk's name (`GET_ID`), a cache mode that the guest can change, read-only
-//! disks, and a topology that makes guests write whole units. Not offered, because they cannot be
-//! honoured: the records of written pages that moving a running guest elsewhere takes, and of requests in
-//! flight, which there never are out of order (a guest that reconnects goes on at its used ring).
+//! discard, write zeroes, the disk's name (`GET_ID`), a cache mode that the guest can change,
+//! read-only disks, and a topology that makes guests write whole units. Not offered: the record of
+//! written pages that moving a running guest elsewhere takes, and the record of requests in
+//! flight, which is not needed because requests finish in order (a guest that reconnects goes on
+//! at its used ring).
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -31,13 +32,14 @@
 //! # Ok::<(), uzram::Error>(())
 //! ```
 //!
-//! # What is believed
+//! # Trust
 //!
-//! Nothing that comes from a guest or its owner. A descriptor is copied before it is judged and data
-//! before it is compressed, since the guest can change its memory at any moment. Addresses are checked
-//! against the memory that was lent. A chain that loops, leads outside or has no place for a status stops
-//! its queue, until the guest resets it; anything else that is wrong is answered with an error. Memory
-//! that its owner cuts off while in use costs that guest its queues, and nobody else anything.
+//! Nothing that comes from a guest or its owner is trusted. A descriptor is copied before it is
+//! checked, and data before it is compressed, because the guest can change its memory at any
+//! moment. Addresses are checked against the lent memory. A chain that loops, leads outside or has
+//! no place for a status stops its queue, until the guest resets it. Any other fault is answered
+//! with an error. Memory that its owner truncates while it is in use costs that guest its queues,
+//! and no other guest anything.
 //!
 //! # Bounds
 //!
@@ -90,18 +92,18 @@ pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 pub const RANGES_MAX: u32 = 32;
 /// Longest such range, in bytes, as advertised to guests.
 pub const RANGE_BYTES_MAX: u64 = 1 << 30;
-/// Time in which a message that has begun must arrive whole, and in which one must be taken.
+/// Time in which a message that has begun must arrive whole, and in which a reply must be taken.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes lines for people who look for a fault; called now and then, never for a request.
+/// Takes lines for people who look for a fault. It is called now and then, never for a request.
 pub type Notices = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A disk as guests are to see it.
+/// A disk as guests see it.
 #[derive(Clone)]
 pub struct Disk {
     /// Its name: the first 20 bytes are its serial number for the guest.
     pub name: String,
-    /// Where requests go.
+    /// The device that requests go to.
     pub device: Arc<dyn BlockDevice>,
     /// Whether writes fail.
     pub is_read_only: bool,

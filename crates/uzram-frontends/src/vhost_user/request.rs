@@ -27,12 +27,12 @@ const PIECE_BYTES: usize = 128 << 10;
 /// The flag of a range that may become a hole.
 const MAY_UNMAP: u32 = 1;
 
-/// What the guest is told instead of success.
+/// The result of a request that failed, for the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// It could not be done.
     Io,
-    /// Nobody knows how.
+    /// The request's type is unknown.
     Unsupported,
 }
 
@@ -48,7 +48,7 @@ impl From<uzram::Error> for Failure {
     }
 }
 
-/// A request that makes sense on this disk.
+/// A valid request on this disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Read { offset: u64, length: u64 },
@@ -67,7 +67,7 @@ pub(super) struct Range {
     pub may_punch: bool,
 }
 
-/// What a disk is for its requests.
+/// The properties of a disk that requests depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub size_bytes: u64,
@@ -75,7 +75,8 @@ pub(super) struct Shape {
 }
 
 impl Request {
-    /// Judges a header, behind which come `given_bytes`, and `taken_bytes` that the guest takes.
+    /// Judges a header that is followed by `given_bytes`, and by `taken_bytes` that the guest
+    /// takes.
     pub fn parse(
         header: &[u8; HEADER_BYTES],
         given_bytes: u64,
@@ -151,8 +152,8 @@ pub(super) struct Executor {
     disk: Disk,
     shape: Shape,
     writes_through: bool,
-    /// What is on its way between guest and device. Nothing of the guest's is handed to the device in
-    /// place, as it could change between two looks.
+    /// The data on its way between guest and device. The device never gets the guest's memory
+    /// itself, which could change between two looks.
     piece: Box<[u8]>,
 }
 
@@ -170,11 +171,11 @@ impl Executor {
         }
     }
 
-    /// Carries out one request and tells its guest how it went; returns how many bytes of what the
-    /// guest takes were written.
+    /// Carries out one request and reports its result to the guest. Returns the number of bytes
+    /// written to the guest.
     ///
     /// # Errors
-    /// [`Broken`] if there is no place to tell.
+    /// [`Broken`] if there is no place for the result.
     pub fn execute(&mut self, chain: &Chain, memory: &Memory) -> Result<u32, Broken> {
         let given_bytes = chain.readable_bytes().checked_sub(HEADER_BYTES as u64);
         let given_bytes = given_bytes.ok_or(Broken("a request without a header"))?;
@@ -300,7 +301,7 @@ impl Executor {
         Ok(ID_BYTES as u64)
     }
 
-    /// What a change takes to be durable where nobody will ask for it.
+    /// Makes a change durable where the guest will not ask for it.
     fn settle(&self) -> Result<(), Failure> {
         match self.writes_through {
             true => self.submit(Bio::Flush),
@@ -313,7 +314,7 @@ impl Executor {
     }
 }
 
-/// Hands a request to the device. One that panics fails, and takes no queue with it.
+/// Hands a request to the device. A request that panics fails, and the queue goes on.
 fn submit(disk: &Disk, bio: Bio<'_>) -> Result<(), Failure> {
     match catch_unwind(AssertUnwindSafe(|| disk.device.submit(bio))) {
         Ok(done) => done.map_err(Failure::from),
@@ -321,8 +322,8 @@ fn submit(disk: &Disk, bio: Bio<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Cuts a range of bytes into what is moved at once; all but the last end where a piece of the device
-/// does.
+/// Cuts a range of bytes into pieces that are moved at once. All but the last end at a border of
+/// the device's pieces.
 fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
     let end = offset + length;
     let mut at = offset;

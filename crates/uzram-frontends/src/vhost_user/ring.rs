@@ -1,10 +1,10 @@
-//! One queue of a guest: its rings, the order in which its requests are carried out, and when it
-//! is told.
+//! One queue of a guest: its rings, the order in which its requests are carried out, and the
+//! notifications of the guest.
 //!
-//! Requests are carried out in the order in which they come, each is finished before the next is
-//! taken. So of a queue that is left at any moment the used ring says how far it got: a guest's
-//! owner that comes back, to this server or another, goes on from there, and what is done twice is done
-//! twice before it was acknowledged.
+//! Requests are carried out in the order of arrival, and each is finished before the next is
+//! taken. So at any moment the used ring of a queue tells how far it got. A guest's owner that
+//! comes back, to this server or another, goes on from there. A request that is done twice was not
+//! acknowledged before the second time.
 
 use std::num::Wrapping;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct Ring {
 
 impl Ring {
     /// # Errors
-    /// [`Broken`] if the rings are not where the guest has memory.
+    /// [`Broken`] if the rings are not in the guest's memory.
     pub fn new(memory: Arc<Memory>, layout: Layout, executor: Executor) -> Result<Ring, Broken> {
         let queue = queue(&memory, layout)?;
         Ok(Ring {
@@ -55,7 +55,8 @@ impl Ring {
         })
     }
 
-    /// Carries out the next request; `None` if there is none, else the bytes that it moved.
+    /// Carries out the next request. Returns the number of bytes that it moved; `None` if there is
+    /// no request.
     ///
     /// # Errors
     /// [`Broken`], and then this was the last call.
@@ -91,14 +92,14 @@ impl Ring {
         ))
     }
 
-    /// Whether requests are there.
+    /// Whether there are requests.
     pub fn has_more(&self) -> Result<bool, Broken> {
         let index = self.queue.avail_idx(&*self.memory, Ordering::Relaxed);
         let index = index.map_err(|_| UNMAPPED)?;
         Ok(index != Wrapping(self.queue.next_avail()))
     }
 
-    /// Whether the guest wants to be told of what was done since it was asked last.
+    /// Whether the guest wants a notification of what was done since the last call.
     pub fn wants_interrupt(&mut self) -> Result<bool, Broken> {
         let guest = &*self.memory;
         let wanted = self.queue.needs_notification(guest).map_err(|_| UNMAPPED)?;
@@ -110,26 +111,26 @@ impl Ring {
         Ok(u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
     }
 
-    /// Asks the guest to say when there is more; true if there is more by now, of which it need not
-    /// say anything.
+    /// Asks the guest to announce further requests. True if there are more already, which the
+    /// guest need not announce.
     pub fn listen(&mut self) -> Result<bool, Broken> {
         let guest = &*self.memory;
         self.queue.enable_notification(guest).map_err(|_| UNMAPPED)
     }
 
-    /// Asks it not to.
+    /// Asks the guest not to announce requests.
     pub fn ignore(&mut self) -> Result<(), Broken> {
         let guest = &*self.memory;
         self.queue.disable_notification(guest).map_err(|_| UNMAPPED)
     }
 
-    /// Where to go on.
+    /// The place to go on from.
     pub fn next_available(&self) -> u16 {
         self.queue.next_avail()
     }
 }
 
-/// The library's queue, which trusts addresses once they were checked.
+/// The library's queue. It trusts addresses once they were checked.
 fn queue(memory: &Memory, layout: Layout) -> Result<Queue, Broken> {
     let bad_size = Broken("a queue whose size is not a power of two up to 1024");
     let misaligned = Broken("a ring that is not aligned");

@@ -1,5 +1,5 @@
-//! What a socket offers, and who uses it: one guest at a time, as the protocol has no word for
-//! sharing.
+//! The disk that a socket offers, and its user: one guest at a time, because the protocol has no
+//! word for sharing.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -27,8 +27,7 @@ struct User {
 }
 
 impl Seat {
-    /// Offers `disk`, in place of what was offered before, to those who connect from now on.
-    ///
+    /// Offers `disk` to guests that connect from now on, in place of the former disk.
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if its size is not whole sectors of 512 bytes.
     pub fn offer(&self, disk: Disk) -> Result<()> {
@@ -44,10 +43,10 @@ impl Seat {
         Ok(())
     }
 
-    /// Offers nothing any more.
+    /// Offers no disk any more.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] with who uses it.
+    /// [`ErrorKind::Busy`] with the user of the disk.
     pub fn withdraw(&self) -> Result<()> {
         let mut state = self.lock();
         if let Some(user) = &state.user {
@@ -58,13 +57,13 @@ impl Seat {
         Ok(())
     }
 
-    /// Who uses it.
+    /// The user of the disk.
     #[must_use]
     pub fn user(&self) -> Option<Peer> {
         self.lock().user.as_ref().map(|user| user.peer)
     }
 
-    /// Hangs up on who uses it. The requests that were begun are finished.
+    /// Hangs up on the user. Requests that were begun are finished.
     pub fn disconnect(&self) {
         if let Some(user) = &self.lock().user {
             // Fails only for one that is gone.
@@ -72,7 +71,7 @@ impl Seat {
         }
     }
 
-    /// Lets `peer` use what is offered; `None` if that is nothing.
+    /// Lets `peer` use the disk; `None` if there is no disk.
     pub(super) fn take(&self, peer: Peer, socket: UnixStream) -> Option<Disk> {
         let mut state = self.lock();
         let disk = state.disk.clone()?;
@@ -80,7 +79,7 @@ impl Seat {
         Some(disk)
     }
 
-    /// It is used no more.
+    /// Ends the use.
     pub(super) fn leave(&self) {
         self.lock().user = None;
     }

@@ -1,7 +1,7 @@
 //! Listening, admitting one guest at a time, ending.
 //!
-//! One thread a socket waits for connections and for messages, and does what they say; the requests of
-//! a guest never pass through it.
+//! One thread per socket waits for connections and for messages, and carries the messages out. The
+//! requests of a guest never pass through it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ use super::{MESSAGE_TIMEOUT, Notices, Seat};
 use crate::peer::Peer;
 use crate::unix_socket::{self, SocketNode};
 
-/// What every message begins with: its kind, flags, and the length of the rest.
+/// The header of every message: its kind, flags, and the length of the rest.
 const HEADER_BYTES: usize = 12;
 /// Pause after a failed accept, so that a lack of descriptors does not spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ pub struct Server {
     seat: Arc<Seat>,
 }
 
-/// A running server. Dropped, it ends.
+/// A running server. Dropping it ends it.
 #[derive(Debug)]
 pub struct ServerHandle {
     path: PathBuf,
@@ -54,20 +54,20 @@ impl Server {
         Ok(Server { socket, node, seat })
     }
 
-    /// Where it listens; absolute.
+    /// The path of the socket, absolute.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.node.path
     }
 
-    /// What it offers: nothing, at first.
+    /// The disk that it offers: none at first.
     #[must_use]
     pub fn seat(&self) -> &Arc<Seat> {
         &self.seat
     }
 
-    /// Starts serving on threads of its own. `notices` is told what people who look for a fault want to
-    /// know: who comes and goes, and why.
+    /// Starts serving on threads of its own. `notices` gets lines for people who look for a fault:
+    /// guests that come and go, and the reasons.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
@@ -95,13 +95,13 @@ impl Server {
 }
 
 impl ServerHandle {
-    /// Where it listens.
+    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it offers.
+    /// The disk that it offers.
     #[must_use]
     pub fn seat(&self) -> &Arc<Seat> {
         &self.seat
@@ -109,9 +109,9 @@ impl ServerHandle {
 }
 
 impl Drop for ServerHandle {
-    /// Stops accepting, lets requests that were begun finish, hangs up, and waits for every thread.
-    /// What a guest had asked for and was not begun stays in its queue, and whoever serves it next does
-    /// it. The socket's path is removed.
+    /// Stops accepting, lets requests that were begun finish, hangs up, and waits for every
+    /// thread. Requests of a guest that were not begun stay in its queue, for the next server. The
+    /// socket's path is removed.
     fn drop(&mut self) {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         // It may be waiting for the rest of a message.
@@ -145,7 +145,7 @@ impl Serving {
         self.end("the server ends");
     }
 
-    /// Which of the stop, the listening socket and the guest's has something.
+    /// Waits for the stop, the listening socket and the guest's, and tells which of them is ready.
     fn wait(&self) -> [bool; 3] {
         let listener = self.server.socket.as_fd();
         let guest = self.guest.as_ref().map_or(listener, Guest::socket);
@@ -191,8 +191,8 @@ impl Serving {
         }
     }
 
-    /// Ends the guest's use, if there is one: its queues first, so that nothing of it is under way when
-    /// the disk is free.
+    /// Ends the guest's use, if there is one. Its queues end first, so that no request is under
+    /// way when the disk is free.
     fn end(&mut self, why: &str) {
         let Some(guest) = self.guest.take() else {
             return;
@@ -217,7 +217,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// `None` if nothing is offered, or the socket is not to be used.
+    /// `None` if no disk is offered, or the socket is not to be used.
     fn new(socket: UnixStream, peer: Peer, seat: &Seat, notices: &Notices) -> Option<Guest> {
         socket.set_read_timeout(Some(MESSAGE_TIMEOUT)).ok()?;
         socket.set_write_timeout(Some(MESSAGE_TIMEOUT)).ok()?;
@@ -246,7 +246,7 @@ impl Guest {
         socket[0].revents().intersects(flags)
     }
 
-    /// Receives one message and does what it says.
+    /// Receives one message and carries it out.
     fn handle_message(&mut self) -> std::result::Result<(), String> {
         use vhost::vhost_user::Error as Fault;
         self.await_header()?;
@@ -261,7 +261,8 @@ impl Guest {
         }
     }
 
-    /// Waits until the header of a message is there, with patience: the library would wait for ever.
+    /// Waits until the header of a message is there, for a limited time: the library would wait
+    /// for ever.
     fn await_header(&self) -> std::result::Result<(), String> {
         let mut header = [0; HEADER_BYTES];
         let flags = RecvFlags::PEEK | RecvFlags::WAITALL;

@@ -1,12 +1,13 @@
-//! Guest memory that vanishes: its owner cuts the file off that this process has mapped too. The next
-//! access is a SIGBUS, which would end the server and with it everybody's disks.
+//! Guest memory that vanishes: its owner truncates the file that this process has mapped too. The
+//! next access is a SIGBUS, which would end the server and with it all disks.
 //!
-//! Mapped regions stand in a table. The signal's handler puts plain memory in place of the whole
-//! region that it finds the address in and marks it first, so whoever has read a zero that the guest
-//! never wrote finds the mark. What was copied in before the mark was looked at is thrown away.
+//! A table has the mapped regions. The signal's handler finds the region of the address, marks it,
+//! and puts plain memory in place of the whole region. A reader of a zero that the guest never
+//! wrote therefore finds the mark. Data that was copied in before the mark was checked is thrown
+//! away.
 //!
-//! Considered: guarded copies in assembly, as the engine has for its own files. They would have to
-//! stand in for every access to a ring, so the libraries for rings and guest memory could not be used.
+//! Considered: guarded copies in assembly, as pmem has for its own files. They would have to
+//! replace every access to a ring, so the libraries for rings and guest memory could not be used.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +15,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
-use uzram::sigbus::{self, Fault};
+use uzram_media::sigbus::{self, Fault};
 
 /// Most regions of all guests of a process.
 const REGIONS_MAX: usize = 4096;
@@ -37,7 +38,7 @@ static TABLE: [Place; REGIONS_MAX] = [const {
     }
 }; REGIONS_MAX];
 
-/// Memory whose loss is an error from now on and until this is dropped, which must be before it is
+/// Watched memory: its loss is an error until this is dropped. Drop it before the memory is
 /// unmapped.
 #[derive(Debug)]
 pub(super) struct Watched(&'static Place);
@@ -49,10 +50,10 @@ impl std::fmt::Debug for Place {
 }
 
 impl Watched {
-    /// Watches `length` bytes of whole pages that are mapped at `start`.
+    /// Watches `length` bytes of whole pages, mapped at `start`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::QuotaExceeded`] if the table is full; what the system says.
+    /// [`io::ErrorKind::QuotaExceeded`] if the table is full; the system's error.
     pub fn new(start: *mut u8, length: usize) -> io::Result<Watched> {
         sigbus::claim(replace)?;
         let take = |place: &&Place| {
@@ -69,7 +70,7 @@ impl Watched {
         Ok(Watched(place))
     }
 
-    /// Whether what was read there may be zeroes of ours.
+    /// Whether bytes that were read there may be zeroes of the replacement.
     pub fn has_vanished(&self) -> bool {
         self.0.has_vanished.load(Ordering::Acquire)
     }
@@ -81,7 +82,7 @@ impl Drop for Watched {
     }
 }
 
-/// Puts memory of ours in place of a region that has vanished. Runs in a signal's handler.
+/// Puts plain memory in place of a region that has vanished. Runs in a signal's handler.
 fn replace(fault: &Fault) -> bool {
     let holds = |place: &&Place| {
         let start = place.start.load(Ordering::Acquire);

@@ -1,9 +1,9 @@
-//! A thread that serves one queue: when it looks, when it tells the guest, when it sleeps.
+//! A thread that serves one queue: its looks, its notifications, its sleep.
 //!
-//! Two designs were weighed. *A pool*, in which idle threads help a queue that has much to do: requests
-//! would end out of order, so a server that dies would leave no record of what was done, and each
-//! hand-over costs a wake-up. *A thread a queue* (chosen): virtio has queues for this; a guest with more
-//! to do than one CPU serves asks for more of them.
+//! Two designs were weighed. *A pool*, in which idle threads help a queue that has much to do:
+//! requests would end out of order, so a server that dies would leave no record of what was done,
+//! and each hand-over costs a wake-up. *One thread per queue* (chosen): virtio has queues for this
+//! purpose, and a guest that needs more than one CPU asks for more queues.
 
 use std::fs::File;
 use std::io;
@@ -20,10 +20,10 @@ use super::chain::Broken;
 use super::ring::Ring;
 use crate::patience::Patience;
 
-/// A guest is told at the latest when what was done first has waited this long: it then goes on while
-/// the rest is worked on.
+/// The guest is notified at the latest when the oldest finished request has waited this long. It
+/// then goes on while the rest is worked on.
 const TELL_DELAY_MAX: Duration = Duration::from_micros(25);
-/// Data that is moved before the guest is told, in bytes.
+/// Data that is moved before the guest is notified, in bytes.
 const TELL_BYTES: u64 = 64 << 10;
 
 /// An eventfd that the guest's owner gave us.
@@ -32,7 +32,7 @@ pub(super) struct Event(OwnedFd);
 
 impl Event {
     /// # Errors
-    /// If it is something else: writing to it could take for ever.
+    /// If it is another kind of file: writing to it could block for ever.
     pub fn new(file: File) -> Result<Event, &'static str> {
         let stat = rustix::fs::fstat(&file).map_err(|_| "a descriptor that cannot be looked at")?;
         // What has no place in a file system has no type either.
@@ -50,7 +50,7 @@ impl Event {
         Ok(Event(eventfd(0, flags)?))
     }
 
-    /// One that has been signalled as often as it can be is signalled.
+    /// Signals it. If it was signalled as often as possible, it is signalled already.
     pub fn signal(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
@@ -60,7 +60,7 @@ impl Event {
     }
 }
 
-/// How a guest is told that something was done; changes while its queue is served.
+/// The way to notify a guest. It changes while the queue is served.
 #[derive(Debug, Default)]
 pub(super) struct Call(Mutex<Option<Event>>);
 
@@ -80,7 +80,7 @@ impl Call {
     }
 }
 
-/// How far a queue was served, and why no further if not because it was asked to end.
+/// The place that a queue reached, and the reason for its end unless it was asked to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     pub next_available: u16,
@@ -136,7 +136,7 @@ impl Worker {
         Ok(Worker { stop, thread })
     }
 
-    /// Lets it finish the request that it is at, and waits for that.
+    /// Lets it finish its current request, and waits for that.
     pub fn stop(self) -> Ended {
         self.stop.is_set.store(true, Ordering::Release);
         self.stop.event.signal();
@@ -177,7 +177,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Carries out what is there; false if nothing was.
+    /// Carries out the requests that are there; false if there were none.
     fn serve_available(&mut self) -> Result<bool, Broken> {
         let mut untold: Option<(Instant, u64)> = None;
         let mut outcome = Ok(false);

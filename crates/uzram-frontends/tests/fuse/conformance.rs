@@ -1,5 +1,5 @@
-//! What any device must look like as a file: random unaligned requests of several threads, each in
-//! stripes of its own on pages that all share, against a model of bytes.
+//! Every device behaves as a file of bytes: random unaligned requests of several threads, each in stripes
+//! of its own on pages that all share, are compared with a model.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
 use uzram::{BlockDevice, Store, Unit, Zram};
+use uzram_testkit::Rng;
 
 use crate::device::Bytes;
 use crate::{Mounted, O_DIRECT, read};
@@ -79,7 +80,7 @@ fn conform(mounted: &Mounted) {
 /// Random requests within `start..end`; what they read is decided by this thread alone.
 fn work(file: &File, start: usize, end: usize, seed: u64) {
     let mut model = vec![0u8; end - start];
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     for round in 0..ROUNDS {
         let at = random.below(model.len() - 1);
         let longest = match random.below(8) {
@@ -119,16 +120,4 @@ fn work(file: &File, start: usize, end: usize, seed: u64) {
         read(file, start as u64, model.len()).unwrap() == model,
         "at the end"
     );
-}
-
-/// A small generator, so that a failure is repeated by its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong around a mount: devices that fail, programs that hold it, mounts that go away.
+//! Faults around a mount: devices that fail, programs that hold it, mounts that go away.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! What the file looks like, and what it takes and refuses.
+//! The file: its attributes, and the operations that it accepts and refuses.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -38,10 +38,37 @@ fn it_is_alone_private_and_as_large_as_the_device() {
     assert_eq!(mounted.mount.path(), mounted.path());
     let other = mounted.directory.path().join("other");
     assert_eq!(errno(fs::metadata(&other)), Errno::NOENT);
-    assert!(fs::write(&other, "x").is_err());
-    assert!(fs::remove_file(mounted.path()).is_err());
-    assert!(fs::rename(mounted.path(), &other).is_err());
-    assert!(fs::create_dir(&other).is_err());
+}
+
+/// Programs show the error as it is: "Function not implemented" says nothing of the file.
+#[test]
+fn no_file_comes_goes_or_gets_another_name() {
+    let Some(mounted) = Mounted::new(Bytes::new(SIZE as usize)) else {
+        return;
+    };
+    let (disk, other) = (mounted.path(), mounted.directory.path().join("other"));
+    let refused = [
+        ("make", fs::write(&other, "x")),
+        ("remove", fs::remove_file(&disk)),
+        ("rename", fs::rename(&disk, &other)),
+        ("link", fs::hard_link(&disk, &other)),
+        ("symlink", std::os::unix::fs::symlink("x", &other)),
+        ("mkdir", fs::create_dir(&other)),
+    ];
+    for (what, result) in refused {
+        assert_eq!(errno(result), Errno::PERM, "{what}");
+    }
+    let exchange = rustix::fs::RenameFlags::NOREPLACE;
+    let renamed =
+        rustix::fs::renameat_with(rustix::fs::CWD, &disk, rustix::fs::CWD, &other, exchange);
+    assert_eq!(renamed, Err(Errno::PERM));
+    // Of a file that is there, `touch` changes times only, which are not kept.
+    let file = mounted.open();
+    file.set_modified(std::time::SystemTime::now()).unwrap();
+    assert_eq!(
+        errno(rustix::fs::ioctl_getflags(&file).map_err(Into::into)),
+        Errno::NOTTY
+    );
 }
 
 #[test]

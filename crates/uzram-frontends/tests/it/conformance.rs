@@ -1,11 +1,12 @@
-//! What any device must look like through any transport: random unaligned requests over two
-//! connections against a model of bytes.
+//! Every device behaves as bytes through every transport: random unaligned requests over two connections
+//! are compared with a model.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use uzram::{BlockDevice, Compression, Store, Unit, Zram};
 use uzram_frontends::nbd::{Endpoint, Exports, Limits, Server};
+use uzram_testkit::Rng;
 
 use crate::chunks::Chunked;
 use crate::client::{
@@ -81,18 +82,6 @@ fn a_codec_of_the_users_over_a_unix_socket() {
     }
 }
 
-/// A small generator, so that a failure is repeated by its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// A client of any framing.
 trait Talk {
     fn send(&mut self, flags: u16, command: u16, at: u64, length: u32, payload: &[u8]) -> u64;
@@ -139,10 +128,10 @@ impl Talk for Chunked {
     }
 }
 
-/// What a reply must bring.
+/// The expected content of a reply.
 struct Expected {
     cookie: u64,
-    /// Of a read: where, and what is there.
+    /// The offset and the data of a read.
     data: Option<(u64, Vec<u8>)>,
 }
 
@@ -151,21 +140,21 @@ struct Expected {
 fn conform<T: Talk>(unit_bytes: u64, connect: impl Fn() -> T) {
     let mut clients = [connect(), connect()];
     let mut model = vec![0u8; SIZE as usize];
-    let mut random = Random(0x5eed_0001);
+    let mut random = Rng::new(0x5eed_0001);
     for round in 0..ROUNDS {
         let mut expected = [Vec::new(), Vec::new()];
         let batch = DEPTH * clients.len();
         let share = SIZE / batch as u64;
         for slot in 0..batch {
             let who = slot % clients.len();
-            let start = slot as u64 * share + random.below(share / 4);
+            let start = slot as u64 * share + random.below_u64(share / 4);
             let room = (slot as u64 + 1) * share - start;
-            let longest = if random.below(4) == 0 {
+            let longest = if random.below_u64(4) == 0 {
                 room
             } else {
                 room.min(6000)
             };
-            let length = random.below(longest + 1);
+            let length = random.below_u64(longest + 1);
             let entry = one_request(
                 &mut clients[who],
                 &mut model,
@@ -204,22 +193,22 @@ fn conform<T: Talk>(unit_bytes: u64, connect: impl Fn() -> T) {
 fn one_request(
     client: &mut impl Talk,
     model: &mut [u8],
-    random: &mut Random,
+    random: &mut Rng,
     (offset, length): (u64, u64),
     unit_bytes: u64,
 ) -> Expected {
     let range = offset as usize..(offset + length) as usize;
-    let fua = if random.below(8) == 0 { FUA } else { 0 };
+    let fua = if random.below_u64(8) == 0 { FUA } else { 0 };
     let wire_length = length as u32;
     let mut data = None;
-    let cookie = match random.below(10) {
+    let cookie = match random.below_u64(10) {
         0..=3 => {
             data = Some((offset, model[range].to_vec()));
             client.send(fua, READ, offset, wire_length, &[])
         }
         4..=6 => {
-            let seed = random.below(256) as u8;
-            let sparse = random.below(3) == 0;
+            let seed = random.below_u64(256) as u8;
+            let sparse = random.below_u64(3) == 0;
             for (at, byte) in model[range.clone()].iter_mut().enumerate() {
                 *byte = if sparse { seed } else { (at / 7) as u8 ^ seed };
             }
@@ -227,7 +216,7 @@ fn one_request(
         }
         7 => {
             model[range].fill(0);
-            let flags = [0, NO_HOLE, FAST_ZERO, NO_HOLE | FAST_ZERO][random.below(4) as usize];
+            let flags = [0, NO_HOLE, FAST_ZERO, NO_HOLE | FAST_ZERO][random.below_u64(4) as usize];
             client.send(fua | flags, WRITE_ZEROES, offset, wire_length, &[])
         }
         8 => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uzram::{Bio, BlockDevice, Error, ErrorKind, Geometry, Result, Zeroing};
 
-/// What a device was asked.
+/// A request that a device got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Read(u64, u64),
@@ -26,7 +26,7 @@ pub struct Bytes {
 
 type Rule = Box<dyn Fn(Seen) -> Action + Send>;
 
-/// What a rule does to a request.
+/// The effect of a rule on a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Pass,
@@ -52,7 +52,7 @@ impl Bytes {
         self.changed.notify_all();
     }
 
-    /// What was asked since the last call.
+    /// The requests since the last call.
     pub fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }

@@ -276,3 +276,97 @@ fn a_thousand_idle_connections_do_not_disturb_one_that_works() {
     assert_eq!(client.call(0, FLUSH, 0, 0), 0);
     assert_eq!(served.connect().call(0, FLUSH, 0, 0), 0);
 }
+
+#[test]
+fn a_crowd_that_never_finishes_the_handshake_locks_nobody_out() {
+    let limits = Limits {
+        connections_max: 8,
+        handshake_timeout: Duration::from_secs(60),
+        ..Limits::default()
+    };
+    let served = Served::with(Bytes::new(SIZE), limits);
+    let mut established: Vec<Client> = (0..3).map(|_| served.connect()).collect();
+    let mut crowd = Vec::new();
+    for round in 0..12 {
+        crowd.extend((0..25).map(|_| client::unix(&served.path())));
+        let mut owner = served.connect();
+        assert_eq!(owner.call(0, FLUSH, 0, 0), 0, "round {round}");
+    }
+    for client in &mut established {
+        assert_eq!(
+            client.call(0, FLUSH, 0, 0),
+            0,
+            "past the handshake nobody goes"
+        );
+    }
+    // What is left of the crowd: the newest, as many as are the share of one user.
+    assert!(served.handle().connections() <= 3 + 1 + 4);
+    for stream in &mut crowd[..290] {
+        assert!(until_closed(stream).len() <= 18, "the oldest go first");
+    }
+    // A server that is full of users is full.
+    drop(crowd);
+    eventually("the crowd is gone", || served.handle().connections() == 3);
+    established.extend((3..8).map(|_| served.connect()));
+    let mut refused = client::unix(&served.path());
+    refused
+        .write_all(&[&[0, 0, 0, 3][..], &option(7, &info_data("disk", &[]))].concat())
+        .unwrap();
+    assert_eq!(exactly::<18>(&mut refused)[..8], *b"NBDMAGIC");
+    assert_eq!(option_reply(&mut refused, 7).0, (1 << 31) + 2);
+    for client in &mut established {
+        assert_eq!(client.call(0, FLUSH, 0, 0), 0);
+    }
+}
+
+#[test]
+fn reads_of_clients_that_have_left_are_not_carried_out() {
+    let device = Bytes::new(SIZE);
+    // One of the reads fits at a time.
+    let limits = Limits {
+        buffered_bytes_max: 12 << 20,
+        workers_per_connection_max: 4,
+        ..Limits::default()
+    };
+    let served = Served::with(device.clone(), limits);
+    device.set_rule(|_| Action::Block);
+    let mut clients: Vec<Client> = (0..4).map(|_| served.connect()).collect();
+    for client in &mut clients {
+        for _ in 0..8 {
+            client.send(0, READ, 0, SIZE as u32, &[]);
+        }
+    }
+    eventually("one is in the device", || device.entered() == 1);
+    drop(clients);
+    device.set_rule(|_| Action::Pass);
+    eventually("all have left", || served.handle().connections() == 0);
+    assert_eq!(device.entered(), 1, "work for nobody");
+    let mut client = served.connect();
+    assert!(client.read(0, SIZE).is_ok(), "all memory is given back");
+}
+
+#[test]
+fn requests_under_way_are_answered_after_the_client_has_said_all() {
+    let device = Bytes::new(SIZE);
+    let limits = Limits {
+        buffered_bytes_max: 12 << 20,
+        workers_per_connection_max: 4,
+        ..Limits::default()
+    };
+    let served = Served::with(device.clone(), limits);
+    let stream = client::unix(&served.path());
+    let own = stream.try_clone().unwrap();
+    let mut client = Client::go(stream, "disk");
+    device.set_rule(|_| Action::Block);
+    for _ in 0..3 {
+        client.send(0, READ, 0, SIZE as u32, &[]);
+    }
+    own.shutdown(Shutdown::Write).unwrap();
+    eventually("one is in the device", || device.entered() == 1);
+    device.set_rule(|_| Action::Pass);
+    for _ in 0..3 {
+        assert_eq!(client.reply().1, 0);
+        client.data(SIZE);
+    }
+    assert_eq!(until_closed(&mut client.stream), b"");
+}

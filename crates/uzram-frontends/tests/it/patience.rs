@@ -182,7 +182,7 @@ fn extended_frames_cut_at_every_byte_cost_only_their_connection() {
     });
 }
 
-/// What this process has open and what it runs, and its memory in KiB.
+/// Open files and threads of this process, and its memory in KiB.
 fn footprint() -> (usize, usize, usize) {
     let count = |directory: &str| fs::read_dir(directory).unwrap().count();
     let status = fs::read_to_string("/proc/self/status").unwrap();

@@ -141,19 +141,14 @@ fn nbdcopy_brings_back_what_it_took() {
         directory.path().join("copy"),
     );
     // Text, zeroes and noise in turns: small, absent and large objects.
-    let mut state = 1u64;
-    let image: Vec<u8> = (0..24 << 20)
-        .map(|at: u32| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            match at >> 18 & 3 {
-                0 => b"compressible text "[at as usize % 18],
-                1 | 2 => 0,
-                _ => (state >> 56) as u8,
-            }
-        })
-        .collect();
+    let mut image = uzram_testkit::noise(1, 24 << 20);
+    for (at, byte) in image.iter_mut().enumerate() {
+        match at >> 18 & 3 {
+            0 => *byte = b"compressible text "[at % 18],
+            1 | 2 => *byte = 0,
+            _ => {}
+        }
+    }
     fs::write(&source, &image).unwrap();
     fs::write(&copy, "").unwrap();
     run(nbdcopy.arg(&source).arg(served.uri()));

@@ -288,9 +288,7 @@ fn status_tells_holes_zeroes_and_how_pages_are_kept() {
             let mut client = connect(&served, extended);
             let page = |index: u64| index * unit;
             assert_eq!(client.call(0, TRIM, 0, 1 << 20).error(), 0);
-            let noise: Vec<u8> = (0..unit as u32)
-                .map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 ^ (i as u8).wrapping_mul(7))
-                .collect();
+            let noise = uzram_testkit::noise(1, unit as usize);
             let text = text().repeat(unit as usize / 4096);
             assert_eq!(client.write(0, page(2), &vec![5; unit as usize]), 0);
             assert_eq!(client.write(0, page(3), &text), 0);

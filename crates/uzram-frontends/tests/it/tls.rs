@@ -402,6 +402,63 @@ fn files_that_are_not_what_they_should_be_are_named() {
 }
 
 #[test]
+fn keys_of_odd_sizes_are_refused_for_what_they_are() {
+    let certificates = Certificates::new();
+    let odd = certificates.path("rsa-2056-key.pem");
+    fs::write(&odd, include_str!("rsa-2056-key.pem")).unwrap();
+    let files = TlsFiles {
+        certificate: certificates.path("server-cert.pem"),
+        key: odd,
+        client_ca: None,
+    };
+    let said = Tls::load(&files).unwrap_err().to_string();
+    assert!(
+        said.contains("rsa-2056-key.pem: a private key that cannot be used"),
+        "{said}"
+    );
+    assert!(
+        said.contains("RSA of 2048") && !said.contains("does not fit"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_certificate_outside_of_its_dates_is_told_and_served() {
+    let certificates = Certificates::new();
+    let told = |from: (i32, u8, u8), to: (i32, u8, u8)| {
+        let names = vec!["localhost".to_owned()];
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
+        params.not_after = rcgen::date_time_ymd(to.0, to.1, to.2);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.self_signed(&key).unwrap();
+        fs::write(certificates.path("dated-cert.pem"), cert.pem()).unwrap();
+        fs::write(certificates.path("dated-key.pem"), key.serialize_pem()).unwrap();
+        let tls = certificates.server("dated", None).unwrap();
+        tls.not_valid_now().map(str::to_owned)
+    };
+    let expired = told((2001, 1, 1), (2002, 1, 1)).unwrap();
+    assert!(
+        expired.contains("dated-cert.pem: the certificate expired"),
+        "{expired}"
+    );
+    let early = told((3001, 1, 1), (3002, 1, 1)).unwrap();
+    assert!(early.contains("is not valid for"), "{early}");
+    assert_eq!(told((2001, 1, 1), (3002, 1, 1)), None);
+}
+
+#[test]
+fn clients_that_must_show_a_certificate_cannot_stay_in_the_clear() {
+    let certificates = Certificates::new();
+    let tls = certificates.server("server", Some("ca-cert.pem")).unwrap();
+    let served = Served::new(Some(tls), false);
+    let mut stream = served.greeted();
+    stream.write_all(&option(3, &[])).unwrap();
+    assert_eq!(option_reply(&mut stream, 3).0, 0x8000_0005, "ERR_TLS_REQD");
+    assert!(served.handle.uri("disk").starts_with("nbds+unix:"));
+}
+
+#[test]
 fn a_half_handshake_at_every_byte_costs_only_its_connection() {
     let certificates = Certificates::new();
     let served = Served::new(Some(certificates.server("server", None).unwrap()), true);

@@ -164,8 +164,8 @@ fn data_outside_of_the_memory_is_an_error_and_nothing_is_stored() {
     assert!(!stored.iter().any(is_write), "{stored:?}");
 }
 
-/// What was under way for memory that has gone reaches neither the next one's nor the disk, and no address
-/// means anything but the memory that is lent now.
+/// Requests under way when a guest takes its memory back reach neither its next memory nor the disk, and an
+/// address means the memory that is lent now.
 #[test]
 fn who_comes_back_with_other_memory_is_served_from_that_alone() {
     let device = Device::new(1 << 20);

@@ -1,4 +1,4 @@
-//! What requests do, over every way to hand them over.
+//! Requests of every kind, in every layout of descriptors.
 
 use std::sync::Arc;
 

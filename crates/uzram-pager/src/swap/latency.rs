@@ -1,4 +1,4 @@
-//! How long calls took: all of them, in a histogram of three significant digits.
+//! Latencies of calls: all of them, in a histogram of three significant digits.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use uzram::{Error, ErrorKind, Result};
 
-/// Longer calls count as this long, in nanoseconds: a minute.
+/// Longer calls count as one minute, in nanoseconds.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
-/// Digits that are kept of a latency.
+/// Significant digits of a latency.
 const DIGITS: u8 = 3;
 
 /// The latencies of one kind of call.
@@ -17,7 +17,7 @@ pub struct Latency {
     histogram: Mutex<Histogram<u64>>,
 }
 
-/// What a histogram says, in nanoseconds.
+/// The figures of a histogram, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Calls that were recorded.
@@ -55,7 +55,7 @@ impl Latency {
         self.lock().saturating_record(took_ns.max(1));
     }
 
-    /// All that was recorded since the last [`Latency::reset`].
+    /// The latencies recorded since the last [`Latency::reset`].
     #[must_use]
     pub fn summary(&self) -> Summary {
         let histogram = self.lock();
@@ -73,7 +73,7 @@ impl Latency {
         }
     }
 
-    /// Forgets what was recorded.
+    /// Forgets all latencies.
     pub fn reset(&self) {
         self.lock().reset();
     }

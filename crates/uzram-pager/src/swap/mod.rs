@@ -1,10 +1,11 @@
 //! A swap area: slots of one page on a block device.
 //!
-//! A slot is a value that cannot be copied: who has it owns the slot, gives it back once, and nobody
-//! else reads or writes it. Giving it back tells the device that the page is not needed (a trim), so a
-//! compressing device frees its memory at once and not when the slot is written again.
+//! A slot is a value that cannot be copied. Its holder owns the slot and gives it back once, and
+//! nobody else reads or writes it. Giving it back tells the device that the page is not needed (a
+//! trim), so a compressing device frees its memory at once and not only when the slot is written
+//! again.
 //!
-//! A page goes by value and comes back with the result: a failed write loses nothing.
+//! A page is passed by value and comes back with the result: a failed write loses nothing.
 
 mod latency;
 mod slots;
@@ -26,7 +27,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Requests under way at once by allocated bio.
 const REQUESTS: usize = 64;
 
-/// How a page is handed to the device.
+/// The way in which a page is handed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoPath {
     /// Straight into the device.
@@ -89,11 +90,11 @@ pub struct SwapArea {
 }
 
 impl SwapArea {
-    /// An area of all of `device`'s whole pages, whose content is lost.
+    /// An area of all whole pages of `device`, whose content is lost.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a device of less than a page or more than 16 TiB, or one that is
-    /// not synchronous by a way that is for those only; [`ErrorKind::NoMemory`].
+    /// [`ErrorKind::InvalidInput`] for a device of less than a page or more than 16 TiB, or for a
+    /// way that needs a synchronous device on one that is not; [`ErrorKind::NoMemory`].
     pub fn new(device: Arc<dyn BlockDevice>, path: IoPath) -> Result<SwapArea> {
         if path != IoPath::AllocatedBio && !device.is_synchronous() {
             let text = format!(
@@ -113,14 +114,14 @@ impl SwapArea {
         })
     }
 
-    /// How pages are handed to the device.
+    /// The way in which pages are handed to the device.
     #[must_use]
     pub fn path(&self) -> IoPath {
         self.path
     }
 
-    /// A slot that nobody has, `None` if all are taken. Successive slots of a thread lie next to each
-    /// other where they can.
+    /// A free slot, or `None` if all are taken. Successive slots of a thread lie next to each
+    /// other where possible.
     #[must_use]
     pub fn allocate(&self) -> Option<SwapSlot> {
         self.slots.allocate()
@@ -132,13 +133,13 @@ impl SwapArea {
         self.slots.used()
     }
 
-    /// Slots that there are.
+    /// Slots of the area.
     #[must_use]
     pub fn total_slots(&self) -> u64 {
         self.slots.total()
     }
 
-    /// Gives a slot back; what was written to it is gone.
+    /// Gives a slot back. Its content is gone.
     ///
     /// # Errors
     /// Those of the device's trim; the slot is free all the same.
@@ -152,7 +153,7 @@ impl SwapArea {
         told
     }
 
-    /// Writes `page` to `slot`; it comes back whatever happens.
+    /// Writes `page` to `slot`. The page comes back whatever happens.
     pub fn swap_writepage(&self, slot: &SwapSlot, page: PageBuffer) -> CompletedBio {
         let started = Instant::now();
         let done = self.carry(slot.page(), Direction::Write, page);
@@ -160,7 +161,7 @@ impl SwapArea {
         done
     }
 
-    /// Reads what was written to `slot` into `page`.
+    /// Reads the content of `slot` into `page`.
     pub fn swap_readpage(&self, slot: &SwapSlot, page: PageBuffer) -> CompletedBio {
         let started = Instant::now();
         let done = self.carry(slot.page(), Direction::Read, page);
@@ -168,13 +169,13 @@ impl SwapArea {
         done
     }
 
-    /// How long writes took.
+    /// The latencies of writes.
     #[must_use]
     pub fn write_latency(&self) -> &Latency {
         &self.write
     }
 
-    /// How long reads took.
+    /// The latencies of reads.
     #[must_use]
     pub fn read_latency(&self) -> &Latency {
         &self.read

@@ -1,8 +1,9 @@
-//! Which slots are taken.
+//! The record of taken slots.
 //!
-//! Slots come in clusters of 256. Each CPU takes its slots from a cluster of its own, one after the
-//! other, so pages that go together lie together and CPUs do not meet. A cluster whose last slot comes
-//! back is whole again; when no whole cluster is left, slots come from any that has one.
+//! Slots come in clusters of 256. Each CPU takes its slots from a cluster of its own, one after
+//! the other. So pages that are written together lie together, and CPUs rarely meet. A cluster
+//! whose last slot comes back is whole again. When no whole cluster is left, slots come from any
+//! cluster that has one.
 //!
 //! Lock order: lane > cluster > the list of whole clusters.
 
@@ -14,12 +15,12 @@ use uzram::{Error, ErrorKind, PageIndex, Result};
 
 /// Slots of a cluster.
 const CLUSTER_SLOTS: u32 = 256;
-/// CPUs that have clusters of their own; more share.
+/// CPUs that have clusters of their own; further CPUs share them.
 const LANES: usize = 16;
 /// Most slots of an area: 16 TiB.
 const SLOTS_MAX: u64 = 1 << 32;
 
-/// One slot, owned. To be given back to the area that it is of.
+/// One slot, owned. It must be given back to its area.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a slot that is dropped is taken for ever"]
 pub struct SwapSlot {
@@ -47,9 +48,9 @@ pub(super) struct SlotMap {
 struct Cluster {
     taken: [u64; (CLUSTER_SLOTS / u64::BITS) as usize],
     count: u32,
-    /// Slots that exist: fewer in the last cluster.
+    /// Slots of this cluster: fewer in the last one.
     slots: u32,
-    /// Where a lane that has the cluster goes on.
+    /// The place where the cluster's lane goes on.
     next: u32,
     has_lane: bool,
     is_listed: bool,
@@ -109,7 +110,7 @@ impl SlotMap {
         self.used.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The next slot of the lane's cluster, or of a whole one that the lane gets.
+    /// The next slot of the lane's cluster, or of a whole cluster that the lane gets.
     fn take_from_lane(&self, lane: &mut Option<u32>) -> Option<SwapSlot> {
         loop {
             if let Some(index) = *lane {
@@ -132,7 +133,7 @@ impl SlotMap {
         }
     }
 
-    /// A slot of any cluster. Looks at each once.
+    /// A slot of any cluster, each looked at once.
     fn take_anywhere(&self) -> Option<SwapSlot> {
         if self.used() >= self.total {
             return None;

@@ -1,4 +1,4 @@
-//! Block devices while nobody uses them: not mounted, not swapped to, and not about to be.
+//! Block devices while they are not in use: not mounted, not swapped to, and not about to be.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -6,16 +6,17 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
 
 use super::usage;
+use crate::error::{Error, Result};
 use crate::system;
 
-/// Runs `work` while nobody has the device at `path` mounted or swaps to it or can begin to, and makes
-/// the kernel forget what it has of the content.
+/// Runs `work` while the device at `path` is neither mounted nor swapped to nor can be, and makes
+/// the kernel forget its cached content.
 ///
 /// # Errors
-/// [`ErrorKind::Busy`] with who uses it, [`ErrorKind::Io`], else what `work` says.
+/// [`ErrorKind::Busy`] with the user, [`ErrorKind::Io`], and the errors of `work`.
 pub(super) fn exclusively<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let device = open_exclusively(path)?;
     let flush = || {
@@ -31,10 +32,10 @@ pub(super) fn exclusively<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> R
     Ok(done)
 }
 
-/// Opens the device at `path` so that nobody can mount it or swap to it.
+/// Opens the device at `path` so that it can be neither mounted nor swapped to.
 ///
 /// # Errors
-/// [`ErrorKind::Busy`] with who uses it, [`ErrorKind::Io`].
+/// [`ErrorKind::Busy`] with the user, [`ErrorKind::Io`].
 pub(super) fn open_exclusively(path: &Path) -> Result<File> {
     let opened = OpenOptions::new()
         .read(true)

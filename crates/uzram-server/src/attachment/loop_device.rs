@@ -1,8 +1,7 @@
-//! A loop device over a file of ours: what makes a file a block device that mkfs, mount and swapon
-//! take.
+//! A loop device over a file of ours: a block device that mkfs, mount and swapon take.
 //!
-//! It carries a label, the end of the file's path: the kernel shows the path of a file whose mount
-//! has gone in no form that could be recognized, and a server that was killed leaves such devices.
+//! It carries a label, the end of the file's path. A killed server leaves such devices, and the
+//! kernel shows the path of a file whose mount has gone in no recognizable form.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,19 +9,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
 
 use super::block;
+use crate::error::{Error, Result};
 use crate::system::{self, LABEL_BYTES};
 
-/// What the loop device tells programs: the smallest unit and all alignment, in bytes.
+/// The loop device's smallest unit and alignment, in bytes.
 const BLOCK_BYTES: u32 = 4096;
-/// Somebody else may take the free device first, this often.
+/// Tries to get a free device: another program may take it first.
 const TRIES: u32 = 32;
 /// Entries of /dev looked at, at most.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// A loop device that has a file of ours. Dropped, it stays.
+/// A loop device over a file of ours. Dropping this leaves it.
 #[derive(Debug)]
 pub(crate) struct LoopDevice {
     path: PathBuf,
@@ -75,7 +75,7 @@ impl LoopDevice {
         Err(failed("others take every free one; try again", error))
     }
 
-    /// The loop devices over `file`, or over what was there when its server was killed.
+    /// The loop devices over `file`, also those over the file of a killed server.
     pub(crate) fn over(file: &Path) -> Vec<LoopDevice> {
         let label = label(file);
         let Ok(entries) = fs::read_dir("/dev") else {
@@ -105,7 +105,7 @@ impl LoopDevice {
         label.is_ok_and(|label| label == self.label)
     }
 
-    /// Runs `work` while nobody uses it, as [`block::exclusively`].
+    /// Runs `work` while the device is not in use, as [`block::exclusively`].
     ///
     /// # Errors
     /// As that.
@@ -113,7 +113,8 @@ impl LoopDevice {
         block::exclusively(&self.path, work)
     }
 
-    /// Takes the file away, unless somebody uses the device. Done already, it does nothing.
+    /// Takes the file away, unless the device is in use. If this was done already, it does
+    /// nothing.
     ///
     /// # Errors
     /// As [`block::open_exclusively`].
@@ -125,7 +126,7 @@ impl LoopDevice {
         self.clear_with(&device)
     }
 
-    /// Takes the file away as soon as nobody uses the device any more.
+    /// Takes the file away as soon as the device is not in use any more.
     pub(crate) fn clear_when_unused(&self) {
         if self.is_there()
             && let Ok(device) = File::open(&self.path)

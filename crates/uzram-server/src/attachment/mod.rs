@@ -1,4 +1,4 @@
-//! Ways to a device that the kernel of this machine opens itself: a FUSE file, a loop device over it,
+//! Ways in which this machine's kernel opens a device itself: a FUSE file, a loop device over it,
 //! and a disk of its driver for block devices in user space.
 //!
 //! ```text
@@ -9,9 +9,9 @@
 //! vhost_user    a socket for virtual machines
 //! ```
 //!
-//! The file of device NAME is `NAME.fuse/NAME` in the state directory. What a killed server leaves
-//! (a file system that answers `ENOTCONN`, a loop device whose reads fail) is found through that path,
-//! by [`Leftovers`]: no record of ours could be as true as what the kernel has.
+//! The file of device NAME is `NAME.fuse/NAME` in the state directory. [`Leftovers`] finds by that
+//! path what a killed server left: a file system that answers `ENOTCONN`, a loop device whose
+//! reads fail. The kernel's own tables are truer than any record of ours.
 
 mod block;
 mod loop_device;
@@ -24,10 +24,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use uzram::{BlockDevice, Error, ErrorKind, Result};
-use uzram_frontends::fuse::{Mount, Options};
+use uzram::{BlockDevice, ErrorKind};
+use uzram_frontends::fuse::{Mount, Options, unmount_as_user};
 
+use crate::error::{Error, Result};
 use crate::sandbox;
 use crate::state::StateDir;
 use crate::swap;
@@ -35,10 +37,10 @@ use loop_device::LoopDevice;
 use ublk::{UblkDisk, UblkLeftovers};
 pub(crate) use vhost_user::GuestSocket;
 
-/// Workers for a device that is swapped to: each has all of its receive buffer resident, 16 MiB.
+/// Workers for a device that is swapped to. Each has all of its buffer resident, 1 MiB.
 const SWAP_THREADS_MAX: usize = 4;
 
-/// How clients reach a device.
+/// The way in which clients reach a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attach {
     /// Network Block Device, over a socket.
@@ -55,6 +57,20 @@ pub enum Attach {
 }
 
 impl Attach {
+    const ALL: [Attach; 5] = [
+        Attach::Nbd,
+        Attach::Fuse,
+        Attach::Loop,
+        Attach::Ublk,
+        Attach::VhostUser,
+    ];
+
+    /// The way of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Attach> {
+        Attach::ALL.into_iter().find(|attach| attach.name() == name)
+    }
+
     /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -82,38 +98,42 @@ impl Attach {
         matches!(self, Attach::Nbd | Attach::VhostUser)
     }
 
-    /// The best that this machine offers this process, and why not a better one: a block device, or
-    /// else a file, or else a socket.
+    /// The best way that this machine offers this process, and the reasons against better ones: a
+    /// block device, or else a file, or else a socket.
     #[must_use]
     pub fn auto() -> (Attach, String) {
         if Attach::block_device() == Attach::Ublk {
             return (Attach::Ublk, "the kernel's driver is here".to_owned());
         }
-        if let Err(why) = fuse_is_here() {
+        let root = Path::new("/");
+        if let Err(why) = fuse_is_here(root) {
             return (Attach::Nbd, format!("no FUSE file: {why}"));
         }
-        match loop_is_here() {
+        match loop_is_here(root) {
             Ok(()) => (Attach::Loop, "FUSE and loop devices are here".to_owned()),
             Err(why) => (Attach::Fuse, format!("no loop device: {why}")),
         }
     }
 }
 
-fn fuse_is_here() -> Result<(), String> {
-    openable("/dev/fuse")?;
-    let helper = ["/bin", "/usr/bin"].map(|dir| Path::new(dir).join("fusermount3").exists());
+/// Whether this process may mount a FUSE file system of the machine whose files are below `root`.
+pub(crate) fn fuse_is_here(root: &Path) -> Result<(), String> {
+    openable(root, "/dev/fuse")?;
+    let helper = ["bin", "usr/bin"].map(|dir| root.join(dir).join("fusermount3").exists());
     match rustix::process::geteuid().is_root() || helper.contains(&true) {
         true => Ok(()),
         false => Err("not root, and fusermount3 (package fuse3) is not installed".to_owned()),
     }
 }
 
-fn loop_is_here() -> Result<(), String> {
-    openable("/dev/loop-control")
+/// Whether this process may make a loop device.
+pub(crate) fn loop_is_here(root: &Path) -> Result<(), String> {
+    openable(root, "/dev/loop-control")
 }
 
-fn openable(device: &str) -> Result<(), String> {
-    let opened = OpenOptions::new().read(true).write(true).open(device);
+fn openable(root: &Path, device: &str) -> Result<(), String> {
+    let path = root.join(device.trim_start_matches('/'));
+    let opened = OpenOptions::new().read(true).write(true).open(path);
     opened.map(drop).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!("{device} does not exist"),
         io::ErrorKind::PermissionDenied => format!("{device} may not be opened"),
@@ -121,7 +141,7 @@ fn openable(device: &str) -> Result<(), String> {
     })
 }
 
-/// A device that is attached. Dropped, it is detached; what still uses it gets errors.
+/// A device that is attached. Dropping it detaches it; its users get errors.
 pub(crate) struct Attachment {
     way: Way,
     path: PathBuf,
@@ -129,10 +149,11 @@ pub(crate) struct Attachment {
 
 enum Way {
     Fuse(Mutex<Parts>),
-    Ublk(UblkDisk),
+    /// Boxed, as it is twice as large.
+    Ublk(Box<UblkDisk>),
 }
 
-/// From the top down: what was set up last goes first.
+/// From the top down: the last layer that was set up goes first.
 struct Parts {
     loop_device: Option<LoopDevice>,
     /// `None` once detached.
@@ -144,7 +165,7 @@ impl Attachment {
     /// Attaches `device` under `name`, which this process has claimed. Nothing is left after an error.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while somebody uses what a killed server of this name left,
+    /// [`ErrorKind::Busy`] while the leftovers of a killed server of this name are in use,
     /// [`ErrorKind::Io`] with the remedy.
     pub(crate) fn new(
         attach: Attach,
@@ -163,7 +184,7 @@ impl Attachment {
             let disk = UblkDisk::new(device, state.ublk_marker(name), is_for_swap)?;
             return Ok(Attachment {
                 path: disk.path().map(Path::to_owned).unwrap_or_default(),
-                way: Way::Ublk(disk),
+                way: Way::Ublk(Box::new(disk)),
             });
         }
         let directory = state.fuse_directory(name);
@@ -220,10 +241,10 @@ impl Attachment {
         }
     }
 
-    /// Runs `work` while nobody uses the device.
+    /// Runs `work` while the device is not in use.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] with who does, else what `work` says.
+    /// [`ErrorKind::Busy`] with the user, and the errors of `work`.
     pub(crate) fn exclusively<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Way::Fuse(parts) = &self.way else {
             return block::exclusively(&self.path, work);
@@ -231,15 +252,15 @@ impl Attachment {
         let parts = lock(parts);
         match (&parts.loop_device, &parts.mount) {
             (Some(device), _) => device.exclusively(work),
-            (None, Some(mount)) => mount.exclusively(work),
+            (None, Some(mount)) => mount.exclusively(|| Ok(work()))?,
             (None, None) => work(),
         }
     }
 
-    /// Detaches it, unless somebody uses it; may be tried again.
+    /// Detaches it, unless it is in use; may be tried again.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] with who does, [`ErrorKind::Io`].
+    /// [`ErrorKind::Busy`] with the user, [`ErrorKind::Io`].
     pub(crate) fn detach(&self) -> Result<()> {
         match &self.way {
             Way::Fuse(parts) => lock(parts).detach(),
@@ -279,10 +300,10 @@ fn unmount(mount: &mut Mount) -> Result<()> {
     for _ in 1..TRIES {
         match mount.unmount() {
             Err(error) if error.kind() == ErrorKind::Busy => std::thread::sleep(PAUSE),
-            done => return done,
+            done => return Ok(done?),
         }
     }
-    mount.unmount()
+    Ok(mount.unmount()?)
 }
 
 impl Drop for Parts {
@@ -299,7 +320,7 @@ impl Drop for Parts {
     }
 }
 
-/// What the kernel has of a device NAME that nobody serves any more.
+/// The kernel's leftovers of a device NAME whose server is gone.
 #[derive(Debug)]
 pub struct Leftovers {
     directory: PathBuf,
@@ -309,7 +330,7 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// What there is of `name` now. Of a device that is served, this is the device.
+    /// The leftovers of `name` now. Of a device that is served, they are the device itself.
     #[must_use]
     pub fn of(state: &StateDir, name: &str) -> Leftovers {
         let directory = state.fuse_directory(name);
@@ -324,7 +345,7 @@ impl Leftovers {
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let has_file = self.mounts_count > 0 || self.directory.exists();
@@ -337,21 +358,38 @@ impl Leftovers {
         loops.chain(self.ublk.paths())
     }
 
-    /// Takes it away, if nobody serves or uses it.
+    /// Takes them away, if they are neither served nor in use.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] with who uses it, [`ErrorKind::Io`].
+    /// [`ErrorKind::Busy`] with the user, [`ErrorKind::Io`].
     pub fn remove(&self) -> Result<()> {
         for device in &self.loops {
             device.clear().map_err(left)?;
         }
         self.ublk.remove().map_err(left)?;
+        self.unmount()
+    }
+
+    /// Takes away at once as much as possible, also in use: the users get errors, and the kernel
+    /// takes the rest away with the last use. For a server that is told to end without delay.
+    pub fn abandon(&self) {
+        for device in &self.loops {
+            device.clear_when_unused();
+        }
+        let _ = self.unmount();
+    }
+
+    fn unmount(&self) -> Result<()> {
         for _ in 0..self.mounts_count {
             // Dead, or held by a process that gets nothing but errors from it.
-            rustix::mount::unmount(&self.directory, UnmountFlags::DETACH).map_err(|error| {
-                let text = format!("{}: cannot be unmounted", self.directory.display());
-                Error::new(ErrorKind::Io, text).with_source(error)
-            })?;
+            match rustix::mount::unmount(&self.directory, UnmountFlags::DETACH) {
+                Ok(()) => {}
+                Err(Errno::PERM) => unmount_as_user(&self.directory, true)?,
+                Err(error) => {
+                    let text = format!("{}: cannot be unmounted", self.directory.display());
+                    return Err(Error::new(ErrorKind::Io, text).with_source(error));
+                }
+            }
         }
         // Not there is fine; anything else shows when the directory is made.
         let _ = fs::remove_dir(&self.directory);
@@ -359,7 +397,7 @@ impl Leftovers {
     }
 }
 
-/// Says of something in use whose it is.
+/// Adds the owner to an error about something in use.
 fn left(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Busy => {

@@ -1,8 +1,8 @@
 //! A disk of the kernel's driver for block devices in user space.
 //!
-//! The kernel keeps a word with each such device, its label. Ours is made of the path that the device's
-//! marker has in the state directory, so it tells which server's and which device's it was, also when
-//! that server has been killed. The marker, an empty file, only tells names to look for.
+//! The kernel keeps a word with each such device, its label. Ours is made of the path of the
+//! device's marker in the state directory. So it identifies server and device, also after the
+//! server was killed. The marker, an empty file, only lists names to look for.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,18 +10,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use uzram::{BlockDevice, Error, ErrorKind, Result};
+use uzram::{BlockDevice, ErrorKind};
 use uzram_frontends::ublk::{self, Disk, Options};
 
 use super::{block, usage};
+use crate::error::{Error, Result};
 use crate::swap;
 
 /// Queues, and requests at once in each, of a disk that is swapped to: all of their buffers are resident,
-/// 4 MiB a queue.
+/// 4 MiB per queue.
 const SWAP_QUEUES_MAX: u16 = 4;
 const SWAP_DEPTH: u16 = 32;
 
-/// A device of ours as a disk. Dropped, it is taken away, and what still uses it gets errors.
+/// A device of ours as a disk. Dropping it takes the disk away, and its users get errors.
 pub(super) struct UblkDisk {
     /// `None` once it was dropped.
     disk: Option<Disk>,
@@ -78,10 +79,10 @@ impl UblkDisk {
         self.disk.as_ref().map(Disk::path)
     }
 
-    /// Takes it away, unless somebody uses it; may be tried again.
+    /// Takes it away, unless it is in use; may be tried again.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] with who does, [`ErrorKind::Io`].
+    /// [`ErrorKind::Busy`] with the user, [`ErrorKind::Io`].
     pub(super) fn detach(&self) -> Result<()> {
         let Some(disk) = &self.disk else {
             return Ok(());
@@ -116,7 +117,7 @@ impl Drop for UblkDisk {
     }
 }
 
-/// What the driver has of a name that nobody serves any more.
+/// The driver's leftovers of a name whose server is gone.
 #[derive(Debug)]
 pub(super) struct UblkLeftovers {
     marker: PathBuf,
@@ -140,10 +141,11 @@ impl UblkLeftovers {
         self.devices.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Takes it away, if nobody serves or uses it. The caller holds the name, so nobody is starting it.
+    /// Takes it away, if it is neither served nor in use. The caller holds the name, so no server
+    /// is starting it.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] with who uses it, [`ErrorKind::Io`].
+    /// [`ErrorKind::Busy`] with the user, [`ErrorKind::Io`].
     pub(super) fn remove(&self) -> Result<()> {
         for (path, device) in &self.devices {
             let users = usage::of_device(path);
@@ -159,7 +161,7 @@ impl UblkLeftovers {
     }
 }
 
-/// Two letters of ours, and 48 bits of the path's FNV-1a sum.
+/// Two fixed letters, and 48 bits of the path's FNV-1a sum.
 fn label(marker: &Path) -> u64 {
     const OURS: u64 = 0x757a;
     const START: u64 = 0xcbf2_9ce4_8422_2325;

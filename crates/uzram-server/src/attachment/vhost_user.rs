@@ -1,10 +1,12 @@
-//! A socket that virtual machines take a disk from: one for each disk, as the protocol has no names.
+//! A socket from which virtual machines take a disk: one per disk, because the protocol has no
+//! names.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use uzram::Result;
 use uzram_frontends::vhost_user::{Seat, Server, ServerHandle};
+
+use crate::error::Result;
 
 /// The socket of a disk, served from [`GuestSocket::start`] to [`GuestSocket::end`]; a virtual machine
 /// can connect before and waits.
@@ -33,17 +35,17 @@ impl GuestSocket {
         })
     }
 
-    /// Where it is; absolute.
+    /// Its path, absolute.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it offers, and who uses it.
+    /// The disk that it offers, and its user.
     pub(crate) fn seat(&self) -> &Seat {
         &self.seat
     }
 
-    /// Starts serving, once. What there is to say of guests goes to the log, under `name`.
+    /// Starts serving, once. Lines about guests go to the log, under `name`.
     ///
     /// # Errors
     /// [`uzram::ErrorKind::Io`] if the system gives no thread; then it has ended.

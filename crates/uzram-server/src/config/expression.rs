@@ -4,8 +4,9 @@
 //! [`FUNCTIONS`]. Everything is a 64-bit float, as there. Source of the grammar:
 //! zram-generator.conf(5).
 
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
 
+use crate::error::{Error, Result};
 use crate::nearest::{remedy, shown};
 
 /// Longest expression, in bytes.
@@ -15,7 +16,7 @@ const DEPTH_MAX: u32 = 32;
 /// Most arguments of a function.
 const ARGUMENTS_MAX: usize = 16;
 
-/// Names, fewest arguments, and what they do with them.
+/// Names, fewest arguments, and functions.
 type Function = (&'static str, usize, fn(&[f64]) -> f64);
 
 const FUNCTIONS: [Function; 7] = [
@@ -35,7 +36,7 @@ const FUNCTIONS: [Function; 7] = [
 /// The number of bytes that `text`, in MiB, means on a machine with `ram_bytes`.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] with what is wrong where.
+/// [`ErrorKind::InvalidInput`] with the fault and its place.
 pub(crate) fn bytes(text: &str, ram_bytes: u64) -> Result<u64> {
     let refuse = |why: String| {
         let text = format!("expression {:?}: {why}", shown(text));

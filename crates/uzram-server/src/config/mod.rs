@@ -1,34 +1,34 @@
-//! The configuration file of a server: TOML, a section a device, `[server]` for the server itself.
+//! The configuration file of a server: TOML, one section per device, `[server]` for the server
+//! itself.
 //!
-//! Keys are the options of a device (as the command line's flags) and those of zram-generator.conf(5)
-//! that mean something here. What it has and this server cannot do is refused with the remedy, never
-//! ignored: somebody counts on it.
+//! Keys are the options of a device (as the command line's flags) and those of
+//! zram-generator.conf(5) that apply here. Keys that this server cannot honour are refused with
+//! the remedy and never ignored, because somebody relies on them.
 
 mod expression;
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
+use uzram::file::read_regular;
 
 use crate::device::DeviceConfig;
+use crate::error::{Error, Result};
 use crate::nearest::{remedy, shown};
-use crate::options::{self, boolean, device_config};
+use crate::options::{self, Draft};
+use crate::server_config::ServerConfig;
 use crate::state::check_name;
 
 /// Longest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The section that is no device.
 const SERVER_SECTION: &str = "server";
-/// zram-generator's size where a section names none.
+/// zram-generator's size for a section without one.
 const ZRAM_SIZE_DEFAULT: &str = "min(ram / 2, 4096)";
 
-/// Keys of `[server]`.
-const SERVER_KEYS: [&str; 2] = ["log-level", "sandbox"];
-/// zram-generator's keys that mean something here.
+/// zram-generator's keys that apply here.
 const GENERATOR_KEYS: [&str; 4] = [
     "zram-size",
     "zram-resident-limit",
@@ -36,7 +36,7 @@ const GENERATOR_KEYS: [&str; 4] = [
     "host-memory-limit",
 ];
 
-/// Keys that zram-generator knows and this server refuses, and why.
+/// Keys of zram-generator that this server refuses, with the reasons.
 const REFUSED_KEYS: [(&str, &str); 9] = [
     (
         "writeback-device",
@@ -75,10 +75,8 @@ const NO_MOUNT: &str = "a server mounts nothing; remove the line, and use uzram 
 /// A configuration, checked.
 #[derive(Debug, Default)]
 pub struct Config {
-    /// `log-level` of `[server]`, unchecked: the levels belong to whoever logs.
-    pub log_level: Option<String>,
-    /// `sandbox` of `[server]`.
-    pub sandbox: Option<bool>,
+    /// The section `[server]`.
+    pub server: ServerConfig,
     /// The devices in the file's order, each with a name.
     pub devices: Vec<DeviceConfig>,
     /// Devices left out because the machine has more memory than their `host-memory-limit`.
@@ -94,13 +92,11 @@ impl Config {
     pub fn read(path: &Path, ram_bytes: u64) -> Result<Config> {
         let shown = path.display();
         let failed = |e| Error::new(ErrorKind::Io, shown.to_string()).with_source(e);
-        let mut text = String::new();
-        let mut file = File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1);
-        file.read_to_string(&mut text).map_err(failed)?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            let text = format!("{shown}: over {FILE_BYTES_MAX} bytes; not a configuration");
-            return Err(Error::new(ErrorKind::InvalidInput, text));
-        }
+        let text = read_regular(path, FILE_BYTES_MAX).map_err(failed)?;
+        let text = String::from_utf8(text).map_err(|_| {
+            let text = format!("{shown}: not a configuration, which is valid UTF-8");
+            Error::new(ErrorKind::Io, text)
+        })?;
         Config::parse(&text, ram_bytes).map_err(|wrong| {
             let line = text
                 .get(..wrong.offset)
@@ -147,20 +143,14 @@ impl Config {
             let name = key.get_ref().as_ref();
             let wrong = |why: String| Wrong::in_key(key, SERVER_SECTION, why);
             let value = text_of(value).map_err(wrong)?;
-            match name {
-                "log-level" => self.log_level = Some(value),
-                "sandbox" => {
-                    let is_on = boolean(&value).map_err(|e| wrong(e.to_string()))?;
-                    self.sandbox = Some(is_on);
-                }
-                _ => return Err(wrong(format!("unknown{}", remedy(name, &SERVER_KEYS)))),
-            }
+            let outcome = self.server.set(name, &value);
+            outcome.map_err(|e| wrong(e.to_string()))?;
         }
         Ok(())
     }
 }
 
-/// What is wrong, and at which byte of the file.
+/// A fault, and its byte in the file.
 #[derive(Debug)]
 struct Wrong {
     offset: usize,
@@ -191,7 +181,10 @@ struct Section<'a> {
 impl Section<'_> {
     /// The device, or `None` if this machine has too much memory for it.
     fn device(&self, ram_bytes: u64, offset: usize) -> Result<Option<DeviceConfig>, Wrong> {
-        let mut options = vec![("name", self.name.to_owned())];
+        let at_title = |why: String| Wrong::at(offset, self.name, why);
+        let mut draft = Draft::default();
+        let named = draft.set("name", self.name);
+        named.map_err(|e| at_title(e.to_string()))?;
         let mut is_wanted = true;
         let mut keys: Vec<_> = self.keys.iter().collect();
         keys.sort_by_key(|(key, _)| key.span().start);
@@ -199,37 +192,31 @@ impl Section<'_> {
             let wrong = |why: String| Wrong::in_key(key, self.name, why);
             let name = key.get_ref().as_ref();
             let value = text_of(value).map_err(wrong)?;
-            let added = match name {
-                "host-memory-limit" => {
-                    is_wanted = is_below(&value, ram_bytes).map_err(wrong)?;
-                    continue;
-                }
-                _ => translate(name, value, ram_bytes).map_err(wrong)?,
-            };
-            for (option, value) in added {
-                if options.iter().any(|(known, _)| *known == option) {
+            if name == "host-memory-limit" {
+                is_wanted = is_below(&value, ram_bytes).map_err(wrong)?;
+                continue;
+            }
+            for (option, value) in translate(name, value, ram_bytes).map_err(wrong)? {
+                if draft.has(option) {
                     return Err(wrong(format!("{option} is given twice, under two names")));
                 }
-                // Checked by itself first, so that the error has this line and key.
-                options::check(option, &value).map_err(|e| wrong(e.to_string()))?;
-                options.push((option, value));
+                // The line and the key say which option it is.
+                let outcome = draft.set(option, &value);
+                outcome.map_err(|refused| wrong(refused.reason().to_string()))?;
             }
         }
-        if !options.iter().any(|(option, _)| *option == "size") {
+        if !draft.has("size") {
             let bytes = expression::bytes(ZRAM_SIZE_DEFAULT, ram_bytes);
-            let bytes = bytes.map_err(|e| Wrong::at(offset, self.name, e.to_string()))?;
-            options.push(("size", bytes.to_string()));
+            let bytes = bytes.map_err(|e| at_title(e.to_string()))?;
+            let outcome = draft.set("size", &bytes.to_string());
+            outcome.map_err(|e| at_title(e.to_string()))?;
         }
-        let options = options
-            .iter()
-            .map(|(option, value)| (*option, value.as_str()));
-        let config = device_config(options);
-        let config = config.map_err(|e| Wrong::at(offset, self.name, e.to_string()))?;
+        let config = draft.finish().map_err(|e| at_title(e.to_string()))?;
         Ok(is_wanted.then_some(config))
     }
 }
 
-/// The options of ours that a key means.
+/// The options of ours that a key stands for.
 fn translate(
     key: &str,
     value: String,
@@ -238,8 +225,8 @@ fn translate(
     if let Some((_, why)) = REFUSED_KEYS.iter().find(|(refused, _)| *refused == key) {
         return Err((*why).to_owned());
     }
-    if let Some(option) = options::names().find(|option| *option == key) {
-        return Ok(vec![(option, value)]);
+    if let Some(option) = options::find(key) {
+        return Ok(vec![(option.name, value)]);
     }
     let bytes = |value: &str| {
         expression::bytes(value, ram_bytes)
@@ -288,7 +275,7 @@ fn is_below(value: &str, ram_bytes: u64) -> Result<bool, String> {
     Ok(ram_bytes <= limit_bytes)
 }
 
-/// A value as the command line would have it.
+/// A value in the command line's notation.
 fn text_of(value: &Spanned<DeValue<'_>>) -> Result<String, String> {
     match value.get_ref() {
         DeValue::String(text) => Ok(text.clone().into_owned()),

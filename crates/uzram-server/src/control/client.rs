@@ -1,24 +1,25 @@
-//! The asking half.
+//! The client's half.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
 
 use super::{REPLY_BYTES_MAX, Reply, Request};
+use crate::error::{Error, Result};
 use crate::state::check_socket_path;
 
-/// A server that is well shows its counters within this time.
+/// Longest wait for a server's counters.
 const SHOW_TIMEOUT: Duration = Duration::from_secs(3);
-/// And empties a large device, or gives its memory back, within this.
+/// Longest wait for a server that empties a large device, or gives its memory back.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Asks the server whose control socket is at `path`. A refusal is an `Ok` with `ok` false.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if nobody answers there, or nothing that is a reply.
+/// [`ErrorKind::Io`] if no server answers there, or its answer is not a reply.
 pub fn ask(path: &Path, request: &Request) -> Result<Reply> {
     check_socket_path(path)?;
     let failed = |e: std::io::Error| {

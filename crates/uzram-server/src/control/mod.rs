@@ -4,15 +4,16 @@
 //! {"op":"list"}                                                     every device, all attributes
 //! {"op":"stat","name":"uzram0"}                                     one device
 //! {"op":"set","name":"uzram0","attribute":"reset","value":"1"}      write an attribute
+//! {"op":"set","attribute":"log_level","value":"debug"}              one of the server
 //! {"op":"add","options":{"size":"1G","name":"b"}}                   serve another device
 //! {"op":"remove","name":"b"}                                        and end it
 //! {"ok":true,"devices":[{"name":"uzram0","disksize":1073741824,…}]}
 //! {"ok":false,"errno":16,"error":"uzram0: 2 clients are connected; …"}
 //! ```
 //!
-//! The socket has mode 0600 and lies in a directory of mode 0700; on top of that the server answers
-//! only processes of its own user and of root. Everything read is hostile: lines, connections and
-//! waiting times have the limits below, and whatever else comes gets an error line.
+//! The socket has mode 0600 and lies in a directory of mode 0700. In addition the server answers
+//! only processes of its own user and of root. All input is hostile: lines, connections and
+//! waiting times have the limits below, and anything malformed gets an error line.
 
 mod client;
 mod server;
@@ -20,9 +21,10 @@ mod server;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::error::Error;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use uzram::Error;
 
 pub use client::ask;
 pub(crate) use server::{BoundControl, Control};
@@ -36,7 +38,7 @@ pub const CONNECTIONS_MAX: usize = 16;
 /// A client must have sent its request this long after it connected.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a client asks for.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
@@ -47,13 +49,14 @@ pub enum Request {
         /// Its name.
         name: String,
     },
-    /// Write an attribute.
+    /// Write an attribute. The reply to one of the server has its new value.
     Set {
-        /// The device's name.
-        name: String,
+        /// The device's name; none for an attribute of the server.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
         /// The attribute's name in the attribute table.
         attribute: String,
-        /// What to write, as text.
+        /// The new value, as text.
         value: String,
     },
     /// Make a device and serve it; the reply has its attributes.
@@ -65,7 +68,7 @@ pub enum Request {
     Remove {
         /// Its name.
         name: String,
-        /// Whether clients are hung up on first.
+        /// Whether to hang up on clients first.
         #[serde(default)]
         force: bool,
     },
@@ -74,15 +77,15 @@ pub enum Request {
 /// The attributes of one device by name, in the order of the attribute table.
 pub type Attributes = Map<String, Value>;
 
-/// What a server answers.
+/// A reply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
-    /// Whether it was done.
+    /// Whether the request was carried out.
     pub ok: bool,
     /// If not: the Linux errno.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<i32>,
-    /// If not: why, in one line.
+    /// If not: the reason, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The devices asked for.
@@ -91,7 +94,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// It was done, and these are the devices asked for.
+    /// Success, with the devices asked for.
     #[must_use]
     pub fn done(devices: Vec<Attributes>) -> Reply {
         Reply {
@@ -101,7 +104,7 @@ impl Reply {
         }
     }
 
-    /// It was not done.
+    /// A refusal.
     #[must_use]
     pub fn refused(error: &Error) -> Reply {
         let text = error.to_string();

@@ -1,42 +1,47 @@
-//! The listening half: a thread that accepts, and a short-lived thread for each request.
+//! The server's half: a thread that accepts, and a short-lived thread for each request.
 //!
-//! Lock order: `open` is a leaf; nothing is called with it held but the socket's own shutdown.
+//! Lock order: `open` is a leaf; only the socket's own shutdown is called while it is held.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use uzram::{Error, ErrorKind, Result};
+use uzram::ErrorKind;
 
 use super::{CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, Reply, Request};
+use crate::error::{Error, Result};
 use crate::state::{check_socket_path, own_uid};
 
-/// A client must take its reply within this time.
+/// Time in which a client must take its reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after an accept that failed, as when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Surplus bytes of a client are discarded for this long and in so many reads before it is cut.
+/// Time and reads for which surplus bytes of a client are discarded before the connection is cut.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 const DRAIN_READS_MAX: usize = 1024;
 
 /// Answers one request.
 pub(crate) type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
 
-/// A control socket that clients can connect to; nobody answers yet.
+/// A control socket that clients can connect to. It does not answer yet.
 pub(crate) struct BoundControl {
+    path: PathBuf,
     listener: UnixListener,
     stop: UnixStream,
     stopped: UnixStream,
 }
 
-/// A control socket that is being served. Dropped, it finishes the requests at work and ends.
+/// A control socket that is being served. Dropping it finishes the requests under way, ends it and
+/// removes it.
 pub(crate) struct Control {
+    path: PathBuf,
     /// Closed to wake the acceptor up for the last time.
     stop: Option<UnixStream>,
     acceptor: Option<JoinHandle<()>>,
@@ -59,6 +64,7 @@ impl Control {
         listener.set_nonblocking(true).map_err(failed)?;
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
         Ok(BoundControl {
+            path: path.to_owned(),
             listener,
             stop,
             stopped,
@@ -78,6 +84,7 @@ impl BoundControl {
             .spawn(move || accept_until(&stopped, &listener, &handler))
             .map_err(|e| Error::new(ErrorKind::Io, "control thread").with_source(e))?;
         Ok(Control {
+            path: self.path,
             stop: Some(self.stop),
             acceptor: Some(acceptor),
         })
@@ -90,6 +97,9 @@ impl Drop for Control {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
+        // Its name is this server's for as long as it holds its number. In a sandbox nobody else finds
+        // out that it is left over.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -137,7 +147,7 @@ fn accept_until(stopped: &UnixStream, listener: &UnixListener, handler: &Arc<Han
     });
 }
 
-/// Notes `stream` in a free slot, if there is one.
+/// Stores `stream` in a free slot, if there is one.
 fn occupy(open: &Open, stream: &UnixStream) -> Option<usize> {
     let mut open = lock(open);
     let slot = open.iter().position(Option::is_none)?;
@@ -157,11 +167,21 @@ fn serve_one(stream: &UnixStream, handler: &Handler) {
         return refuse(stream, "only the server's own user and root may ask");
     }
     let reply = match read_request(stream, Instant::now() + REQUEST_TIMEOUT) {
-        Ok(Some(request)) => handler(&request),
+        Ok(Some(request)) => reply_to(&request, handler),
         Ok(None) => return,
         Err(why) => refusal(&why),
     };
     send(stream, &reply);
+}
+
+/// The handler's reply. A handler that panics refuses its request only: the slot of the connection
+/// is freed, and the client gets an error.
+fn reply_to(request: &Request, handler: &Handler) -> Reply {
+    catch_unwind(AssertUnwindSafe(|| handler(request))).unwrap_or_else(|_panic| {
+        let text = "control socket: the request made the server panic, which is a bug; it may have \
+                    been carried out in part; the server's standard error says where";
+        Reply::refused(&Error::new(ErrorKind::Io, text))
+    })
 }
 
 /// Whether the process at the other end runs as this server's user or as root.
@@ -351,6 +371,22 @@ mod tests {
         while !ask(&path, &Request::List {}).unwrap().ok {
             assert!(Instant::now() < until, "slots are lost");
         }
+    }
+
+    #[test]
+    fn a_handler_that_panics_refuses_its_request_only() {
+        let handler: Arc<Handler> = Arc::new(|request| match request {
+            Request::List {} => panic!("told to"),
+            _ => Reply::done(Vec::new()),
+        });
+        let (_temp, path, control) = started(handler);
+        // More often than there are slots: each must come back.
+        for _ in 0..=CONNECTIONS_MAX {
+            let error = ask(&path, &Request::List {}).unwrap().error.unwrap();
+            assert!(error.contains("panic"), "{error}");
+        }
+        assert!(ask(&path, &Request::Stat { name: "d".into() }).unwrap().ok);
+        drop(control);
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Laws that every codec obeys, instantiated for each entry of the table, once more with a dictionary for
-//! those that take one, and for a codec as a library's user may write it.
+//! Laws that every codec obeys. They run for each entry of the table, once more with a dictionary
+//! for codecs that take one, and for a codec as a library's user may write it.
 //!
 //! `UZRAM_CORPORA`, a list of files separated by colons, adds real pages to the round trips.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+
+use uzram_testkit::noise;
 
 use super::{Compression, Parameters, algorithms};
 use crate::page::Unit;
@@ -12,7 +14,7 @@ use crate::sync::Arc;
 
 const UNITS_BYTES: [u64; 3] = [4096, 16384, 65536];
 
-/// No decoder sees more than this from the tests that go through all lengths, in bytes.
+/// The longest output for tests that try all lengths, in bytes.
 const HOSTILE_BYTES_MAX: usize = 8192;
 
 fn each(mut law: impl FnMut(&Compression)) {
@@ -54,7 +56,8 @@ fn pack(compression: &Compression, page: &[u8]) -> Vec<u8> {
         .to_vec()
 }
 
-/// Decodes between canaries, twice, over different old bytes: the page must come from `source` alone.
+/// Decodes between canaries, twice, over different old bytes: the page must depend on `source`
+/// alone.
 fn unpack(compression: &Compression, source: &[u8]) -> Option<Vec<u8>> {
     let decode = |old: u8| {
         let unit = compression.unit().bytes();
@@ -89,7 +92,7 @@ fn comes_back(compression: &Compression, page: &[u8], what: &str) {
     );
 }
 
-/// Pages of every temper: runs, words, noise, and mixtures.
+/// Pages of each kind: runs, words, noise, and mixtures.
 fn page(unit: usize) -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         (any::<u8>(), 1..600usize).prop_map(|(byte, n)| vec![byte; n]),
@@ -105,19 +108,7 @@ fn page(unit: usize) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Bytes without order, the same for the same seed.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
-
-/// Noise and what compresses, alternately: packs to more than half of its size.
+/// Noise and compressible bytes, alternately. It packs to more than half of its size.
 fn mixture(seed: u64, unit: usize) -> Vec<u8> {
     let noise = noise(seed, unit);
     let word = |at: usize| b"a page of words and words and zeroes \0\0\0\0\0\0\0"[at % 44];
@@ -181,7 +172,7 @@ fn pages_of_the_corpora_come_back() {
     }
 }
 
-/// All lengths: of noise, and of a codec's own output cut there and cut with a bit turned over.
+/// All lengths of noise, of a codec's own output cut there, and of that output with a bit flipped.
 #[test]
 fn hostile_bytes_of_every_length_are_refused_or_make_a_page() {
     each(|compression| {
@@ -269,7 +260,7 @@ fn a_dictionary_makes_pages_that_resemble_it_smaller() {
     }
 }
 
-/// Pages of another dictionary, of none, and pages without one read with one.
+/// Pages of another dictionary, pages without one, and pages without one that are read with one.
 #[test]
 fn a_wrong_dictionary_is_refused_or_makes_a_page() {
     for name in TAKE_DICTIONARIES {
@@ -315,7 +306,7 @@ fn codecs_without_dictionaries_say_so() {
     );
 }
 
-/// What begins like a trained dictionary must go on like one.
+/// A dictionary that begins like a trained one must be one throughout.
 #[cfg(feature = "c-codecs")]
 #[test]
 fn a_damaged_zstd_dictionary_is_refused() {
@@ -330,7 +321,8 @@ fn a_damaged_zstd_dictionary_is_refused() {
     );
 }
 
-/// The levels of each codec: the least, the most, and where a page of text must get smaller.
+/// The levels of each codec: the least, the greatest, and the level from which a page of text must
+/// get smaller.
 #[cfg(feature = "c-codecs")]
 const LEVELS: [(&str, i32, i32); 4] = [
     ("lz4", 65537, 1),

@@ -1,18 +1,19 @@
-//! Dictionaries: bytes that compressor and decompressor know beforehand.
+//! Dictionaries: bytes that compressor and decompressor share beforehand.
 //!
-//! Read once, then shared by every context that uses them. Pages written with a dictionary can only
-//! be read with the same one.
+//! A dictionary is read once, then shared by every context that uses it. Pages written with a
+//! dictionary can only be read with the same one.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::file::{open_regular, size_bytes};
 use crate::memory;
 use crate::sync::Arc;
 
-/// Largest dictionary, in bytes. Far over what pays: pages of 4 KiB gain little after 64 KiB.
+/// Largest dictionary, in bytes. It is far larger than useful: pages of 4 KiB gain little beyond
+/// 64 KiB.
 const SIZE_MAX_BYTES: u64 = 16 << 20;
 
 /// A dictionary by its file's name or by its content.
@@ -28,8 +29,8 @@ impl Dictionary {
     /// Its content, read from its file if that has not happened.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if there is no such file, or one that is empty, too large or not a
-    /// file; [`ErrorKind::NoMemory`].
+    /// [`ErrorKind::InvalidInput`] if there is no such file, or if it is empty, too large or not a
+    /// regular file; [`ErrorKind::NoMemory`].
     pub(super) fn load(self) -> Result<Dictionary> {
         match self {
             Dictionary::File(path) => Ok(Dictionary::Loaded(read(&path)?, Some(path))),
@@ -61,12 +62,8 @@ fn read(path: &Path) -> Result<Arc<[u8]>> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::InvalidInput, format!("dict {shown}")).with_source(error)
     };
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(invalid(format!("dict {shown}: not a regular file")));
-    }
-    match metadata.len() {
+    let file = open_regular(path).map_err(failed)?;
+    match size_bytes(&file).map_err(failed)? {
         0 => return Err(invalid(format!("dict {shown}: empty; leave it out"))),
         1..=SIZE_MAX_BYTES => {}
         over => {
@@ -105,7 +102,7 @@ mod tests {
         assert!(refused(file.clone()).contains("/d: No such file"));
         std::fs::write(&file, b"").unwrap();
         assert!(refused(file.clone()).contains("/d: empty"));
-        File::create(&file)
+        std::fs::File::create(&file)
             .unwrap()
             .set_len(SIZE_MAX_BYTES + 1)
             .unwrap();

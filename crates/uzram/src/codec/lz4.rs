@@ -1,7 +1,8 @@
 //! LZ4 blocks: <https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md>.
 //!
 //! With C codecs this is liblz4's fast compressor with a reused state, whose reset costs nothing
-//! between pages; otherwise lz4_flex, which knows neither acceleration nor prepared dictionaries.
+//! between pages. Without them it is lz4_flex, which has neither acceleration nor prepared
+//! dictionaries.
 
 #![allow(unsafe_code)]
 
@@ -9,6 +10,7 @@
 use super::lz4_dictionary::{Prepared, Search};
 use super::{Codec, Compressor, DecompressShared, Decompressor, Malformed, Parameters};
 use crate::error::Result;
+use crate::memory;
 use crate::page::Unit;
 #[cfg(feature = "c-codecs")]
 use crate::sync::Arc;
@@ -47,19 +49,19 @@ impl Codec for Lz4 {
         if let Some(dictionary) = &self.dictionary {
             return dictionary.compressor();
         }
-        Ok(Box::new(imp::State::new(self.acceleration)?))
+        Ok(memory::boxed(imp::State::new(self.acceleration)?)?)
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
         #[cfg(feature = "c-codecs")]
         if let Some(dictionary) = &self.dictionary {
-            return Ok(dictionary.decompressor());
+            return dictionary.decompressor();
         }
-        Ok(Decompressor::Shared(Box::new(Lz4Decoder)))
+        Ok(Decompressor::Shared(memory::boxed(Lz4Decoder)?))
     }
 }
 
-/// Decodes LZ4 blocks without dictionary, whatever made them.
+/// Decodes LZ4 blocks without dictionary, from any compressor.
 pub(super) struct Lz4Decoder;
 
 impl DecompressShared for Lz4Decoder {
@@ -157,7 +159,6 @@ mod imp {
 
     use crate::codec::Compressor;
     use crate::error::Result;
-    use crate::memory;
 
     pub(super) const ACCELERATION_MAX: i32 = 1;
 
@@ -166,8 +167,8 @@ mod imp {
     }
 
     impl State {
+        /// The table lies in the state itself, so the box is the only allocation.
         pub(super) fn new(_acceleration: i32) -> Result<State> {
-            memory::gate()?;
             Ok(State {
                 table: CompressTable::small(),
             })
@@ -208,7 +209,7 @@ mod tests {
         block
     }
 
-    /// A decoder with a dictionary, and how far offsets reach after four literals.
+    /// A decoder with a dictionary, and the farthest offset after four literals.
     #[cfg(feature = "c-codecs")]
     fn with_two_bytes() -> Option<(Box<dyn DecompressShared>, u16)> {
         let parameters = Parameters::default().dictionary(&b"de"[..]);
@@ -224,7 +225,7 @@ mod tests {
         None
     }
 
-    /// Offset 0 means nothing, and a copy onto itself would keep what was there.
+    /// Offset 0 is invalid: a copy onto itself would keep the old bytes.
     #[test]
     fn matches_of_what_is_not_yet_written_show_no_old_bytes() {
         let plain: (Box<dyn DecompressShared>, u16) = (Box::new(Lz4Decoder), 4);

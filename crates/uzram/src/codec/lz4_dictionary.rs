@@ -1,7 +1,8 @@
 //! lz4 and lz4hc with a dictionary: liblz4 indexes it once, and every context attaches to the index.
 //!
-//! The format reaches back 64 KiB, so only that much of a dictionary's end is of use, less with
-//! units larger than 4 KiB. Attaching costs nothing a page, yet matches are then sought in two tables.
+//! The format reaches back 64 KiB, so only that much of a dictionary's end is useful, and less
+//! with units larger than 4 KiB. Attaching costs nothing per page, but matches are then searched
+//! in two tables.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +13,7 @@ use crate::error::Result;
 use crate::memory;
 use crate::sync::Arc;
 
-/// How far back the format reaches, in bytes.
+/// The farthest distance of the format, in bytes.
 const REACH_BYTES: usize = 64 << 10;
 
 // Functions of liblz4 1.10 that lz4-sys links but does not declare; signatures from lz4.h and lz4hc.h.
@@ -52,7 +53,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Which of the library's compressors, with its acceleration or level.
+/// One of the library's compressors, with its acceleration or level.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Search {
     Fast(c_int),
@@ -95,20 +96,20 @@ impl Prepared {
     }
 
     pub(super) fn compressor(self: &Arc<Prepared>) -> Result<Box<dyn Compressor>> {
-        Ok(Box::new(Attached {
+        Ok(memory::boxed(Attached {
             state: State::new(self.search)?,
             dictionary: Arc::clone(self),
-        }))
+        })?)
     }
 
-    pub(super) fn decompressor(self: &Arc<Prepared>) -> Decompressor {
-        Decompressor::Shared(Box::new(Decoder {
+    pub(super) fn decompressor(self: &Arc<Prepared>) -> Result<Decompressor> {
+        Ok(Decompressor::Shared(memory::boxed(Decoder {
             dictionary: Arc::clone(self),
-        }))
+        })?))
     }
 }
 
-/// What the library keeps between calls: an `LZ4_stream_t` or `LZ4_streamHC_t`.
+/// The library's state between calls: an `LZ4_stream_t` or `LZ4_streamHC_t`.
 struct State {
     words: Box<[u64]>,
 }
@@ -141,7 +142,7 @@ impl State {
         );
     }
 
-    /// Forgets the last page, and what was attached.
+    /// Forgets the last page and the attached dictionary.
     fn reset(&mut self, search: Search) {
         let state = self.pointer();
         match search {
@@ -157,7 +158,7 @@ impl State {
     }
 }
 
-/// A context that looks into the dictionary's index.
+/// A context that searches the dictionary's index.
 struct Attached {
     state: State,
     dictionary: Arc<Prepared>,
@@ -199,7 +200,7 @@ impl Compressor for Attached {
     }
 }
 
-/// Decodes what any compressor made with this dictionary.
+/// Decodes the output of any compressor with this dictionary.
 struct Decoder {
     dictionary: Arc<Prepared>,
 }

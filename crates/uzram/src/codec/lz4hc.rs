@@ -1,6 +1,7 @@
-//! LZ4 blocks from liblz4's high-compression search: slow to make, as fast as lz4 to read.
+//! LZ4 blocks from liblz4's high-compression search: slow to compress, as fast as lz4 to
+//! decompress.
 //!
-//! Its state is large, 256 KiB a CPU, and keeps nothing from page to page.
+//! Its state is large, 256 KiB per CPU, and keeps nothing between pages.
 
 #![allow(unsafe_code)]
 
@@ -57,15 +58,15 @@ impl Codec for Lz4hc {
     fn compressor(&self, _unit: Unit) -> Result<Box<dyn Compressor>> {
         match &self.dictionary {
             Some(dictionary) => dictionary.compressor(),
-            None => Ok(Box::new(State::new(self.level)?)),
+            None => Ok(memory::boxed(State::new(self.level)?)?),
         }
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
-        Ok(match &self.dictionary {
+        match &self.dictionary {
             Some(dictionary) => dictionary.decompressor(),
-            None => Decompressor::Shared(Box::new(Lz4Decoder)),
-        })
+            None => Ok(Decompressor::Shared(memory::boxed(Lz4Decoder)?)),
+        }
     }
 }
 

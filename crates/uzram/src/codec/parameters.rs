@@ -9,8 +9,8 @@ use super::dictionary::Dictionary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Arc;
 
-/// Parameters of a built-in codec. What is not set has the codec's default; what the codec does not
-/// take, or not in this range, is refused when the codec is made.
+/// Parameters of a built-in codec. A parameter that is not set has the codec's default. One that
+/// the codec does not take, or not in this range, is refused when the codec is made.
 ///
 /// | Parameter | Codec | Range, default |
 /// |---|---|---|
@@ -18,6 +18,7 @@ use crate::sync::Arc;
 /// | `level` | lz4hc: higher is slower and smaller | 2 to 12, 9 |
 /// | `level` | zstd: higher is slower and smaller | -131072 to 22, 3 |
 /// | `level` | deflate: higher is slower and smaller | 1 to 12, 6 |
+/// | `level` | words: 1 is faster, 2 is smaller | 1 to 2, 1 |
 /// | `deflate.winbits` | deflate: minus log2 of the window in bytes | -15 up to what covers the unit, -15 |
 /// | `dict` | zstd, lz4, lz4hc: a file of bytes that pages resemble; lz4 and lz4hc use its last 64 KiB | up to 16 MiB, none |
 ///
@@ -39,7 +40,7 @@ pub struct Parameters {
     dictionary: Option<Dictionary>,
 }
 
-/// What [`Parameters::from_str`] knows.
+/// The parameters that [`Parameters::from_str`] knows.
 const KNOWN: &str = "level=N, dict=FILE and deflate.winbits=N, separated by spaces or commas";
 
 impl Parameters {
@@ -50,15 +51,15 @@ impl Parameters {
         self
     }
 
-    /// Sets the window of deflate: minus the log2 of its size in bytes, minus as zlib has it for
-    /// streams without header.
+    /// Sets the window of deflate: minus the log2 of its size in bytes. It is negative as in
+    /// zlib's interface, which means a stream without header.
     #[must_use]
     pub fn deflate_winbits(mut self, bits: i32) -> Parameters {
         self.deflate_winbits = Some(bits);
         self
     }
 
-    /// Sets the dictionary to these bytes, for zstd one that `uzram train` made or any others.
+    /// Sets the dictionary to these bytes: for zstd one that `uzram train` made, or any others.
     #[must_use]
     pub fn dictionary(mut self, bytes: impl Into<Arc<[u8]>>) -> Parameters {
         self.dictionary = Some(Dictionary::Loaded(bytes.into(), None));
@@ -72,9 +73,9 @@ impl Parameters {
         self
     }
 
-    /// Reads the dictionary's file, if that has not happened. Parameters that were loaded are equal
-    /// only if their dictionaries' contents are; [`Compression`](crate::Compression) loads what it is
-    /// given.
+    /// Reads the dictionary's file, if it was not read yet. Loaded parameters are equal only if
+    /// the contents of their dictionaries are. [`Compression`](crate::Compression) loads its
+    /// parameters.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a file that cannot be read, is empty or over 16 MiB;
@@ -98,7 +99,7 @@ impl Parameters {
         }
     }
 
-    /// For a codec without dictionaries, and why.
+    /// Refuses a dictionary for a codec without them, with the reason.
     pub(super) fn no_dictionary(&self, codec: &str, why: &str) -> Result<()> {
         match &self.dictionary {
             None => Ok(()),
@@ -108,7 +109,7 @@ impl Parameters {
         }
     }
 
-    /// The level, if it was set within what `codec` takes; else `default`.
+    /// The level, if it is within the range of `codec`, or `default` if none was set.
     pub(super) fn level_within(
         &self,
         codec: &str,
@@ -130,12 +131,12 @@ impl Parameters {
         )
     }
 
-    /// For a codec that has no levels.
+    /// Refuses a level for a codec without them.
     pub(super) fn no_level(&self, codec: &str) -> Result<()> {
         not_taken("level", codec, self.level)
     }
 
-    /// For every codec but deflate.
+    /// Refuses a window for every codec but deflate.
     pub(super) fn no_winbits(&self, codec: &str) -> Result<()> {
         not_taken("deflate.winbits", codec, self.deflate_winbits)
     }
@@ -176,7 +177,7 @@ impl Parameters {
 impl FromStr for Parameters {
     type Err = Error;
 
-    /// Parses what zram takes behind the algorithm, such as `level=9`.
+    /// Parses zram's text behind the algorithm, such as `level=9`.
     fn from_str(text: &str) -> Result<Parameters> {
         let mut parameters = Parameters::default();
         text.split([' ', ','])
@@ -187,7 +188,7 @@ impl FromStr for Parameters {
 }
 
 impl fmt::Display for Parameters {
-    /// What [`Parameters::from_str`] takes.
+    /// The parameters that [`Parameters::from_str`] takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |value: Option<i32>| value.map(|value| value.to_string());
         let set = [

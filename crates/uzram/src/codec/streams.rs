@@ -1,11 +1,12 @@
 //! Per-CPU compression streams.
 //!
 //! A stream is a codec's context and the buffers of one compression. There is one for each
-//! possible CPU, made at first use. A thread takes its CPU's stream; if that is held (the holder
-//! was preempted, or the thread moved) it takes a neighbour's, and only when all are held does it
-//! sleep, on its own CPU's. So memory is bounded by CPUs whatever the number of threads.
+//! possible CPU, made at first use. A thread takes its CPU's stream. If that is held (its holder
+//! was preempted, or the thread moved) it takes a neighbour's. Only when all are held does it
+//! sleep, on its own CPU's. So memory is bounded by the number of CPUs, whatever the number of
+//! threads.
 //!
-//! Readers that need state take it from a set of their own: a preempted compressor, away for
+//! Readers that need state take it from a separate set: a preempted compressor, away for
 //! milliseconds, must not hold up a read of 1.5 us.
 
 use std::ops::{Deref, DerefMut};
@@ -21,7 +22,8 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// A codec with its per-CPU streams, for units of one size.
 ///
-/// Stores that compress alike can share one, and with it the contexts' memory:
+/// Stores with the same codec, parameters and unit can share one, and with it the contexts'
+/// memory:
 ///
 /// ```
 /// use uzram::{Compression, Store, Unit};
@@ -30,13 +32,13 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 /// let two = Store::builder().size(1 << 20).compression(lz4).build()?;
 /// # Ok::<(), uzram::Error>(())
 /// ```
-pub struct Compression<S = PerCpuStreams<Stream>> {
+pub struct Compression {
     codec: Box<dyn Codec>,
     parameters: Parameters,
-    /// Whether pages that look random are beyond it.
+    /// Whether the codec is not asked about pages that look random.
     fails_on_random: bool,
     unit: Unit,
-    streams: S,
+    streams: PerCpuStreams<Stream>,
     decoding: Decoding,
     /// One unit each, where partial reads are decompressed.
     pages: PerCpuStreams<Box<[u8]>>,
@@ -47,17 +49,17 @@ enum Decoding {
     PerCpu(PerCpuStreams<Box<dyn Decompress>>),
 }
 
-/// What a writer holds while it compresses.
+/// A writer's buffers while it compresses.
 pub struct Stream {
     pub(crate) packer: Packer,
     /// One unit, where partial writes are merged.
     pub(crate) page: Box<[u8]>,
 }
 
-/// A codec's context with the buffer that it compresses into.
+/// A codec's context with its output buffer.
 pub(crate) struct Packer {
     compressor: Box<dyn Compressor>,
-    /// Two units: codecs may expand, and the store decides what is too big.
+    /// Two units: codecs may expand, and the store decides whether the result is too big.
     packed: Box<[u8]>,
 }
 
@@ -88,11 +90,11 @@ impl Compression {
         Compression::over(codec, parameters, fails_on_random, unit)
     }
 
-    /// A codec of the caller's. The store asks it about every page that is not same-filled, while
-    /// built-in ones are spared pages that look random.
+    /// A codec of the caller's. The store asks it about every page that is not same-filled.
+    /// Built-in codecs are not asked about pages that look random.
     ///
     /// # Errors
-    /// Whatever the codec returns for its first decompressor;
+    /// The codec's own error for its first decompressor;
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
     pub fn with_codec(codec: Box<dyn Codec>, unit: Unit) -> Result<Arc<Compression>> {
         Compression::over(codec, Parameters::default(), false, unit)
@@ -123,9 +125,7 @@ impl Compression {
             pages,
         }))
     }
-}
 
-impl<S> Compression<S> {
     /// The codec.
     #[must_use]
     pub fn codec(&self) -> &dyn Codec {
@@ -144,25 +144,17 @@ impl<S> Compression<S> {
         self.unit
     }
 
-    /// Whether it is not worth trying on `page`. A mistake costs density, nothing else.
+    /// Whether compressing `page` is not worth a try. A wrong guess costs density and nothing
+    /// else.
     pub(crate) fn is_in_vain(&self, page: &[u8]) -> bool {
         self.fails_on_random && page::looks_random(page)
     }
 
-    /// The same with other streams for its writers.
-    pub(crate) fn with_streams<T>(self, streams: T) -> Compression<T> {
-        Compression {
-            codec: self.codec,
-            parameters: self.parameters,
-            fails_on_random: self.fails_on_random,
-            unit: self.unit,
-            streams,
-            decoding: self.decoding,
-            pages: self.pages,
-        }
-    }
-
-    fn stream(&self) -> Result<Stream> {
+    /// A stream for a set of streams, the compression's or another.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or the codec's error.
+    pub(crate) fn stream(&self) -> Result<Stream> {
         Ok(Stream {
             packer: Packer {
                 compressor: self.codec.compressor(self.unit)?,
@@ -175,7 +167,7 @@ impl<S> Compression<S> {
     fn context(&self) -> Result<Box<dyn Decompress>> {
         match self.codec.decompressor(self.unit)? {
             Decompressor::Stateful(context) => Ok(context),
-            Decompressor::Shared(shared) => Ok(Box::new(AsStateful(shared))),
+            Decompressor::Shared(shared) => Ok(memory::boxed(AsStateful(shared))?),
         }
     }
 
@@ -199,17 +191,16 @@ impl<S> Compression<S> {
             }
         }
     }
-}
 
-impl<S: StreamPolicy<Stream>> Compression<S> {
-    /// Makes what each CPU needs now, instead of at its first use, and uses it once: contexts allocate
-    /// when they first compress, and what is only allocated is not there yet.
+    /// Makes each CPU's contexts now instead of at first use, and uses each once: contexts
+    /// allocate when they first compress, and allocated memory is not resident before it is used.
+    /// `streams` are the store's.
     ///
     /// # Errors
-    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or what the codec says.
-    pub(crate) fn make_all(&self) -> Result<()> {
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or the codec's error.
+    pub(crate) fn make_all(&self, streams: &impl StreamPolicy<Stream>) -> Result<()> {
         let sample = self.sample()?;
-        self.streams.make_all(|| {
+        streams.make_all(|| {
             let mut stream = self.stream()?;
             stream.packer.compress(&sample);
             Ok(stream)
@@ -219,7 +210,7 @@ impl<S: StreamPolicy<Stream>> Compression<S> {
         let Decoding::PerCpu(contexts) = &self.decoding else {
             return Ok(());
         };
-        let mut stream = self.lease()?;
+        let mut stream = streams.lease(|| self.stream())?;
         let packed = stream.packer.compress(&sample).unwrap_or_default();
         let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
         contexts.make_all(|| self.context())?;
@@ -230,7 +221,7 @@ impl<S: StreamPolicy<Stream>> Compression<S> {
         Ok(())
     }
 
-    /// A page in which a codec finds both matches and what to keep.
+    /// A page in which a codec finds both matches and literals.
     fn sample(&self) -> Result<Box<[u8]>> {
         let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
         for (at, byte) in page.iter_mut().enumerate() {
@@ -240,13 +231,14 @@ impl<S: StreamPolicy<Stream>> Compression<S> {
         Ok(page)
     }
 
-    /// Leases a stream; sleeps while none may be had.
-    pub(crate) fn lease(&self) -> Result<S::Lease<'_>> {
+    /// Leases a stream of its own.
+    #[cfg(test)]
+    pub(crate) fn lease(&self) -> Result<Lease<'_, Stream>> {
         self.streams.lease(|| self.stream())
     }
 }
 
-impl<S> std::fmt::Debug for Compression<S> {
+impl std::fmt::Debug for Compression {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Compression")
             .field("codec", &self.codec.name())
@@ -272,21 +264,20 @@ impl Decompress for AsStateful {
     }
 }
 
-/// Who gets which stream, and who waits for whom.
+/// The policy for streams: which thread gets which stream, and which waits.
 pub trait StreamPolicy<C>: Send + Sync {
     /// A context in use; dropping it gives it back.
     type Lease<'a>: DerefMut<Target = C>
     where
         Self: 'a;
 
-    /// Takes a context that nobody else has, one of `make` if there may be more; sleeps while
-    /// there is none.
+    /// Takes a free context, or one of `make` if another is allowed. Sleeps while none is free.
     ///
     /// # Errors
     /// Those of `make`.
     fn lease(&self, make: impl FnOnce() -> Result<C>) -> Result<Self::Lease<'_>>;
 
-    /// Makes all contexts that there may be.
+    /// Makes all contexts that are allowed.
     ///
     /// # Errors
     /// Those of `make`.
@@ -350,6 +341,21 @@ impl<C: Send> StreamPolicy<C> for PerCpuStreams<C> {
             }
         }
         Ok(())
+    }
+}
+
+/// The streams of a compression, which stores may share.
+pub struct SharedStreams(pub(crate) Arc<Compression>);
+
+impl StreamPolicy<Stream> for SharedStreams {
+    type Lease<'a> = Lease<'a, Stream>;
+
+    fn lease(&self, make: impl FnOnce() -> Result<Stream>) -> Result<Lease<'_, Stream>> {
+        self.0.streams.lease(make)
+    }
+
+    fn make_all(&self, make: impl Fn() -> Result<Stream>) -> Result<()> {
+        self.0.streams.make_all(make)
     }
 }
 

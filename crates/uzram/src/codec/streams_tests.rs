@@ -5,7 +5,7 @@
 use super::*;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Of each kind of schedule.
+/// Runs of each kind of schedule.
 const SCHEDULES: usize = if cfg!(debug_assertions) { 3000 } else { 30000 };
 
 fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
@@ -13,7 +13,7 @@ fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_pct(model, SCHEDULES, 3);
 }
 
-/// More threads than contexts: somebody finds all held, sleeps, and gets one all the same.
+/// More threads than contexts: a thread that finds all held sleeps, and gets one all the same.
 #[test]
 fn shuttle_contexts_are_exclusive_and_sleepers_get_one() {
     check(|| {
@@ -80,8 +80,8 @@ impl Decompress for Slow {
     }
 }
 
-/// All compressors are held for as long as the readers run: a reader that waited for one would
-/// never end, which shuttle reports as a deadlock.
+/// All compressors are held for as long as the readers run. A reader that waited for one would
+/// never end, and shuttle reports that as a deadlock.
 #[test]
 fn shuttle_a_reader_with_state_never_waits_for_a_compressor() {
     check(|| {

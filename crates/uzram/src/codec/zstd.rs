@@ -1,7 +1,7 @@
 //! Zstandard, RFC 8878, through the reference library, by default at level 3 as the kernel's zram.
 //!
 //! Frames are stored without magic number, content size, dictionary id and checksum: the store
-//! knows the size, and asks for checksums by itself when wanted. Both directions hold state.
+//! knows the size, and has checksums of its own. Both directions hold state.
 //!
 //! A dictionary is digested once for each direction; all contexts refer to the two.
 
@@ -24,7 +24,7 @@ pub(super) struct Zstd {
     dictionary: Option<Arc<Digested>>,
 }
 
-/// A dictionary as the library wants it. Both keep a copy of its content.
+/// A dictionary in the library's two digested forms. Both keep a copy of its content.
 struct Digested {
     compressing: CDict<'static>,
     decompressing: DDict<'static>,
@@ -88,10 +88,10 @@ impl Codec for Zstd {
             let digested = unsafe { &*Arc::as_ptr(digested) };
             context.ref_cdict(&digested.compressing).map_err(refused)?;
         }
-        Ok(Box::new(ZstdCompressor {
+        Ok(memory::boxed(ZstdCompressor {
             context,
             _dictionary: self.dictionary.clone(),
-        }))
+        })?)
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
@@ -107,10 +107,10 @@ impl Codec for Zstd {
                 .ref_ddict(&digested.decompressing)
                 .map_err(refused)?;
         }
-        Ok(Decompressor::Stateful(Box::new(ZstdDecompressor {
+        Ok(Decompressor::Stateful(memory::boxed(ZstdDecompressor {
             context,
             _dictionary: self.dictionary.clone(),
-        })))
+        })?))
     }
 }
 

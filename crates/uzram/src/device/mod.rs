@@ -1,31 +1,19 @@
-//! Block devices: byte ranges in, the engine's pages underneath. A device knows no protocol.
+//! Block devices: byte ranges above, the engine's pages below. A device knows no protocol.
 
-mod brd;
-mod btt;
-mod medium;
+mod bio;
 mod parts;
-mod pmem;
 mod queue;
-mod turns;
 mod zram;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::page::{PageIndex, PageState, Zeroing};
+use crate::page::{PageIndex, PageState};
 
-pub use brd::Brd;
-pub use btt::{Btt, BttProblem, BttReport, BttVersion};
-pub use medium::{Persistence, PmemFile};
-pub use pmem::Pmem;
+pub use bio::{Bio, PAGE_BYTES, PAGE_SHIFT, PageTransfer};
+pub use parts::{Part, parts, whole_blocks};
 pub use queue::{AllocatedBio, BioPool, CompletedBio, Direction, EndIo, PageBuffer, Waiter};
 pub use zram::Zram;
 
-/// Size of the page that [`BlockDevice::rw_page`] moves, in bytes: the system's, whatever a store's
-/// unit is.
-pub const PAGE_BYTES: usize = 4096;
-/// log2 of [`PAGE_BYTES`].
-const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
-
-/// What a device tells its clients about itself.
+/// The properties of a device for its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size in bytes; every request lies within.
@@ -34,80 +22,14 @@ pub struct Geometry {
     pub preferred_block_bytes: u32,
 }
 
-/// One request to a device. Offsets and lengths are in bytes and need no alignment.
-///
-/// Its buffers may fault but must be private to the process: a codec reads them more than once.
-/// Memory that a guest or another process can change is copied by the frontend first.
-#[derive(Debug)]
-pub enum Bio<'a> {
-    /// Fill `buffer` from `offset` on. On an error the content of `buffer` is unspecified but never
-    /// bytes of another page.
-    Read {
-        /// First byte of the device to read.
-        offset: u64,
-        /// Where the data goes.
-        buffer: &'a mut [u8],
-    },
-    /// Store `data` from `offset` on. On an error any page of the range holds its old or its new
-    /// content, whole.
-    Write {
-        /// First byte of the device to write.
-        offset: u64,
-        /// What is written.
-        data: &'a [u8],
-    },
-    /// Complete when everything acknowledged before is as durable as this device makes it.
-    Flush,
-    /// The range is no longer needed: whole pages become holes that read as zeroes, partial pages
-    /// stay as they are.
-    Trim {
-        /// First byte.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-    },
-    /// The range reads as zeroes afterwards, partial pages included.
-    Zero {
-        /// First byte.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-        /// Whether whole pages may become holes.
-        zeroing: Zeroing,
-    },
-}
-
-impl Bio<'_> {
-    /// The byte range that the request touches, `None` for a flush.
-    #[must_use]
-    pub fn range(&self) -> Option<(u64, u64)> {
-        match self {
-            Bio::Read { offset, buffer } => Some((*offset, buffer.len() as u64)),
-            Bio::Write { offset, data } => Some((*offset, data.len() as u64)),
-            Bio::Flush => None,
-            Bio::Trim { offset, length } | Bio::Zero { offset, length, .. } => {
-                Some((*offset, *length))
-            }
-        }
-    }
-}
-
-/// One page on its way, with nothing else to say about it.
-#[derive(Debug)]
-pub enum PageTransfer<'a> {
-    /// From the device.
-    Read(&'a mut [u8; PAGE_BYTES]),
-    /// To the device.
-    Write(&'a [u8; PAGE_BYTES]),
-}
-
-/// A block device. There are three ways to hand it a page: [`rw_page`](BlockDevice::rw_page), a [`Bio`] on the
-/// stack, which is complete when `submit` returns, and an [`AllocatedBio`], which may be completed later.
+/// A block device. There are three ways to pass it a page: [`rw_page`](BlockDevice::rw_page), a
+/// [`Bio`] on the stack, which is complete when `submit` returns, and an [`AllocatedBio`], which
+/// may be completed later.
 ///
 /// Implementations take requests from any number of threads at once. Overlapping requests that run
 /// at the same time take effect page by page (sector by sector where sectors are smaller) in some
-/// order; a request that was acknowledged before
-/// another was submitted is never undone by it outside its own byte range.
+/// order. A request that was acknowledged before another was submitted is never undone by it
+/// outside of the other's byte range.
 pub trait BlockDevice: Send + Sync {
     /// Size and preferences; constant for the life of the device.
     fn geometry(&self) -> Geometry;
@@ -115,11 +37,11 @@ pub trait BlockDevice: Send + Sync {
     /// Carries out one request.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] for a range past the end, else what the device says.
+    /// [`ErrorKind::OutOfRange`] for a range past the end, or the device's error.
     fn submit(&self, bio: Bio<'_>) -> Result<()>;
 
-    /// Moves page `page`, counted in [`PAGE_BYTES`] from the start of the device, straight in or out: the
-    /// shortest way for who has a page and waits for it.
+    /// Moves page `page`, counted in [`PAGE_BYTES`] from the start of the device, straight in or
+    /// out: the shortest way for a caller that has a page and waits for it.
     ///
     /// # Errors
     /// As for [`BlockDevice::submit`].
@@ -137,16 +59,16 @@ pub trait BlockDevice: Send + Sync {
         bio.complete(result);
     }
 
-    /// Whether a page moves at the speed of memory: then waiting for it costs less than giving the CPU
-    /// away, and a request on the stack or none at all will do. Otherwise [`BlockDevice::queue`] is
-    /// the way.
+    /// Whether a page moves at the speed of memory. Waiting for it then costs less than giving the
+    /// CPU away, so `rw_page` or a request on the stack is best. Otherwise use
+    /// [`BlockDevice::queue`].
     fn is_synchronous(&self) -> bool {
         true
     }
 
-    /// How the bytes from `offset` on are kept: at least one and at most `length` bytes that are
-    /// alike, and not necessarily all of them: a device bounds how far it looks. A device that does
-    /// not know says that it keeps bytes as they are.
+    /// The state of the bytes from `offset` on: at least one and at most `length` bytes of equal
+    /// state, and not necessarily all of them, because a device bounds its search. A device
+    /// without this knowledge says that the bytes are kept raw.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`] for a range past the end or of no length.
@@ -159,10 +81,10 @@ pub trait BlockDevice: Send + Sync {
     }
 }
 
-/// Neighbouring bytes that are kept alike.
+/// Neighbouring bytes of equal state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// How many, in bytes.
+    /// Their number, in bytes.
     pub length_bytes: u64,
     /// The state of each page that they lie in.
     pub state: PageState,

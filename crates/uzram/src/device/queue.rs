@@ -1,18 +1,19 @@
-//! Requests that outlive the call that submits them: one page each, from a bounded pool, completed by
-//! the call or later by any thread.
+//! Requests that outlive the call that submits them: one page each, from a bounded pool. The call
+//! completes them, or later any thread.
 //!
-//! A request is a value. Who has it can complete it once, for completing takes it; dropping it
-//! completes it with an error. So none is completed twice, and none never, unless it is leaked on
-//! purpose (`mem::forget`). Its page is owned and travels with it: no borrow has to be trusted to last.
+//! A request is a value. Completing consumes it, so it completes once. Dropping it completes it
+//! with an error. So no request is completed twice, and none never, unless it is leaked on purpose
+//! (`mem::forget`). Its page is owned and travels with it, so no borrow has to last.
 //!
-//! The pool takes its memory when it is made and none later, so requests go on when memory is short,
-//! which is when pages are swapped. A request returns to the pool before its end is told, so whoever
-//! is told can submit the next one. Who waits for a request and holds none waits for requests that a
-//! device has, and those end. A stack of devices needs a pool a layer.
+//! The pool takes all of its memory when it is made. So requests go on when memory is short, which
+//! is when pages are swapped. A request returns to the pool before its end is reported, so the
+//! receiver of the report can submit the next one. A thread that waits for a request and holds
+//! none waits for requests that a device has, and those end. A stack of devices needs one pool per
+//! layer.
 
 use std::fmt;
 
-use super::{PAGE_BYTES, PageTransfer};
+use super::bio::{PAGE_BYTES, PageTransfer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::page::PageIndex;
@@ -24,7 +25,7 @@ const REQUESTS_MAX: usize = 1 << 16;
 /// A page that a request carries.
 pub type PageBuffer = Box<[u8; PAGE_BYTES]>;
 
-/// Which way a page goes.
+/// The direction of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the device.
@@ -33,19 +34,19 @@ pub enum Direction {
     Write,
 }
 
-/// What is told when a request has ended.
+/// The receiver of a request's end.
 pub trait EndIo: Send + Sync {
-    /// The request has ended as `done` says. Called once a request, by the thread that completes it, with
-    /// no lock held.
+    /// The request has ended with `done`. Called once per request, by the thread that completes
+    /// it, with no lock held.
     fn end_io(&self, done: CompletedBio);
 }
 
 /// A request that has ended, and its page.
 #[derive(Debug)]
 pub struct CompletedBio {
-    /// The page: what was read, or what was written. After a failed read its content is unspecified.
+    /// The page that was read or written. After a failed read its content is unspecified.
     pub buffer: PageBuffer,
-    /// How it ended.
+    /// The result.
     pub result: Result<()>,
 }
 
@@ -65,7 +66,7 @@ struct Free {
     returned: Condvar,
 }
 
-/// What is kept of a request; empty in the pool.
+/// The state of a request; empty while it is in the pool.
 struct Request {
     page: PageIndex,
     direction: Direction,
@@ -110,8 +111,8 @@ impl BioPool {
         })
     }
 
-    /// A request to move `buffer` to or from page `page` and to tell `end`. Waits while all requests of
-    /// the pool are under way.
+    /// A request to move `buffer` to or from page `page` and to report to `end`. Waits while all
+    /// requests of the pool are under way.
     pub fn allocate(
         &self,
         page: PageIndex,
@@ -130,7 +131,7 @@ impl BioPool {
         self.fill(request, page, direction, buffer, end)
     }
 
-    /// The same, `Err` with the buffer where it would wait.
+    /// The same without waiting.
     ///
     /// # Errors
     /// The buffer, if all requests are under way.
@@ -173,19 +174,19 @@ impl BioPool {
 #[derive(Debug)]
 #[must_use = "a request that is dropped fails"]
 pub struct AllocatedBio {
-    /// Gone once it is completed.
+    /// `None` once it is completed.
     request: Option<Box<Request>>,
     pool: BioPool,
 }
 
 impl AllocatedBio {
-    /// The page that is meant, counted in [`PAGE_BYTES`] from the start of the device.
+    /// The index of the page, counted in [`PAGE_BYTES`] from the start of the device.
     #[must_use]
     pub fn page(&self) -> PageIndex {
         self.request().page
     }
 
-    /// Which way the page goes.
+    /// The direction of the page.
     #[must_use]
     pub fn direction(&self) -> Direction {
         self.request().direction
@@ -249,7 +250,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Waits until the request that was told to tell this has ended. To be called once a request.
+    /// Waits until the request that reports to this has ended. Must be called once per request.
     #[must_use]
     pub fn wait(&self) -> CompletedBio {
         let mut done = self.done.lock();
@@ -272,7 +273,12 @@ impl EndIo for Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{BlockDevice, Brd};
+    use crate::device::{BlockDevice, Zram};
+    use crate::store::Store;
+
+    fn disk() -> Zram {
+        Zram::new(Store::builder().size(1 << 20).build().unwrap())
+    }
 
     fn page(byte: u8) -> PageBuffer {
         Box::new([byte; PAGE_BYTES])
@@ -281,7 +287,7 @@ mod tests {
     #[test]
     fn a_request_is_completed_in_the_call_or_by_another_thread() {
         let pool = BioPool::new(2).unwrap();
-        let disk = Brd::new(1 << 20).unwrap();
+        let disk = disk();
         let waiter = Arc::new(Waiter::default());
         let end = || Arc::clone(&waiter) as Arc<dyn EndIo>;
         disk.queue(pool.allocate(PageIndex(3), Direction::Write, page(7), end()));
@@ -320,7 +326,7 @@ mod tests {
     /// Counts what it is told, and submits again from within.
     struct Chain {
         pool: BioPool,
-        disk: Brd,
+        disk: Zram,
         left: Mutex<u32>,
         itself: Mutex<Option<Arc<Chain>>>,
     }
@@ -345,7 +351,7 @@ mod tests {
     fn whoever_is_told_can_submit_the_next_even_from_a_pool_of_one() {
         let chain = Arc::new(Chain {
             pool: BioPool::new(1).unwrap(),
-            disk: Brd::new(1 << 20).unwrap(),
+            disk: disk(),
             left: Mutex::new(50),
             itself: Mutex::new(None),
         });
@@ -362,7 +368,7 @@ mod tests {
     #[test]
     fn more_threads_than_requests_all_get_on() {
         let pool = BioPool::new(2).unwrap();
-        let disk = Brd::new(1 << 20).unwrap();
+        let disk = disk();
         std::thread::scope(|scope| {
             for thread in 0..6u64 {
                 let (pool, disk) = (&pool, &disk);

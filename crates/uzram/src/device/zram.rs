@@ -3,10 +3,10 @@
 use super::parts::{Part, parts, whole_blocks};
 use super::{Bio, BlockDevice, Extent, Geometry, PAGE_BYTES, PageTransfer, check_range};
 use crate::error::Result;
-use crate::page::{PageIndex, Zeroing};
+use crate::page::{PageIndex, PageState, Zeroing};
 use crate::store::Store;
 
-/// Pages that one look for an extent takes at most: about a millisecond.
+/// Most pages of one look for an extent: about a millisecond.
 const EXTENT_PAGES_MAX: u64 = 1 << 18;
 
 /// A block device over a [`Store`].
@@ -33,14 +33,18 @@ impl Zram {
         Zram { store }
     }
 
-    /// What the device stands on.
+    /// The store below.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        for part in self.parts(offset, buffer.len() as u64) {
+        let mut parts = self.parts(offset, buffer.len() as u64).peekable();
+        while let Some(part) = parts.next() {
+            if let Some(next) = parts.peek() {
+                self.store.expect(PageIndex(next.index));
+            }
             self.store
                 .read_at(PageIndex(part.index), part.start, &mut buffer[part.bytes])?;
         }
@@ -56,11 +60,24 @@ impl Zram {
     }
 
     fn trim(&self, offset: u64, length: u64) -> Result<()> {
-        whole_blocks(offset, length, self.store.unit().shift())
-            .try_for_each(|index| self.store.trim(PageIndex(index)))
+        let pages = whole_blocks(offset, length, self.store.unit().shift());
+        self.store.trim_range(pages)
     }
 
     fn zero(&self, offset: u64, length: u64, zeroing: Zeroing) -> Result<()> {
+        let shift = self.store.unit().shift();
+        let pages = whole_blocks(offset, length, shift);
+        if zeroing == Zeroing::NoHole || pages.is_empty() {
+            return self.zero_parts(offset, length, zeroing);
+        }
+        // What lies around the whole pages is at most a part of one on either side.
+        let (first, end) = (pages.start << shift, pages.end << shift);
+        self.zero_parts(offset, first - offset, zeroing)?;
+        self.store.punch_range(pages)?;
+        self.zero_parts(end, offset + length - end, zeroing)
+    }
+
+    fn zero_parts(&self, offset: u64, length: u64, zeroing: Zeroing) -> Result<()> {
         for part in self.parts(offset, length) {
             self.store
                 .zero_at(PageIndex(part.index), part.start, part.bytes.len(), zeroing)?;
@@ -123,13 +140,18 @@ impl BlockDevice for Zram {
         let index = offset >> unit.shift();
         let state = self.store.state(PageIndex(index))?;
         let pages_end = ((end - 1) >> unit.shift()).saturating_add(1);
-        let looked_at = pages_end.min(index + EXTENT_PAGES_MAX);
         let mut next = index + 1;
-        while next < looked_at && self.store.state(PageIndex(next))? == state {
+        for _look in 0..EXTENT_PAGES_MAX {
+            if state == PageState::Hole {
+                next = self.store.next_touched(next);
+            }
+            if next >= pages_end || self.store.state(PageIndex(next))? != state {
+                break;
+            }
             next += 1;
         }
         Ok(Extent {
-            length_bytes: end.min(next << unit.shift()) - offset,
+            length_bytes: end.min(next.min(pages_end) << unit.shift()) - offset,
             state,
         })
     }
@@ -139,7 +161,6 @@ impl BlockDevice for Zram {
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
-    use crate::page::PageState;
 
     #[test]
     fn extents_tell_how_pages_are_kept_and_end_where_that_changes() {

@@ -1,17 +1,17 @@
 //! The arena: runs of pages for pools, out of one [`Region`], in spans of 2 MiB.
 //!
-//! The first touch of a page is expensive (0.2 us each in huge pages, over 1 us else, several when a
-//! host must back it), so memory is taken a span at a time, ahead of use where possible, and
-//! [`Arena::take`] never does it. Dropping part of a huge page frees nothing, so a *huge* span goes
-//! back whole, when its last page is free; arenas with a small limit use *small* spans, whose runs
-//! come and go singly in 4 KiB pages, of which a few stay populated.
+//! The first touch of a page is expensive (0.2 us each in huge pages, over 1 us otherwise, several
+//! when a host must back it). So memory is taken a span at a time, ahead of use where possible,
+//! and [`Arena::take`] never takes it. Dropping part of a huge page frees nothing, so a *huge*
+//! span goes back whole, when its last page is free. Arenas with a small limit use *small* spans.
+//! Their runs come and go singly in 4 KiB pages, of which a few stay populated.
 //!
-//! Two counts: `used` (runs that pools hold; this is what the limit bounds) and `resident` (what the
-//! system gave). Their difference is the spare. Under a limit `resident` stays within it too: when
-//! no free run is as long as one that is wanted, free pages are given back first.
+//! There are two counts: `used` (runs that pools hold; the limit bounds it) and `resident` (memory
+//! from the system). Their difference is the spare. Under a limit `resident` stays within it too:
+//! if no free run is long enough, free pages are given back before more is taken.
 //!
-//! Locking: one mutex for all state, below every lock of the pools. System calls run outside it, on
-//! pages marked as used meanwhile.
+//! Locking: one mutex for all state, below every lock of the pools. System calls run outside of
+//! it, on pages marked as used meanwhile.
 
 #![allow(unsafe_code)]
 
@@ -20,30 +20,36 @@ use std::ops::Range;
 use super::bits::Bits;
 use super::span::{Mode, SPAN_PAGES, Span};
 use super::{GRANULE_BITS, GRANULE_BYTES, Handle, PoolConfig};
+use crate::cpu;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES, Region};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 pub(crate) use super::span::{Parts, RUN_PAGES_MAX, Runs};
 
-/// Below this limit or disk size huge pages would waste too large a share.
-const HUGE_FROM_BYTES: u64 = 64 << 20;
+/// Below this limit or disk size huge pages would waste too large a share. Models have arenas of
+/// both kinds.
+const HUGE_FROM_BYTES: u64 = if cfg!(uzram_shuttle) {
+    4 << 20
+} else {
+    64 << 20
+};
 
-/// Bounds on wholly free huge spans kept populated: the spare.
+/// Bounds on the wholly free huge spans that stay populated: the spare.
 const SPARE_SPANS_MIN: usize = 1;
 const SPARE_SPANS_MAX: usize = 8;
-/// Free pages kept populated where they come and go singly: without them every write that empties a page
-/// would send another one down the slow path, which compresses twice.
+/// Free pages that stay populated where they come and go singly. Without them every write that
+/// empties a page would send another one down the slow path, which compresses twice.
 const SPARE_SMALL_PAGES: usize = if cfg!(uzram_shuttle) { 0 } else { 64 };
 
-/// Under a limit no more of it than this part.
+/// The same under a limit, as a share of it.
 const LIMIT_A_SPARE_SMALL: usize = 16;
 
 /// Single pages populated at once.
 const SMALL_PAGES_A_GROWTH: usize = if cfg!(uzram_shuttle) { 1 } else { 16 };
 
-/// One spare span for as many used ones, within the bounds.
+/// One spare span for this many used ones, within the bounds.
 const USED_SPANS_A_SPARE: usize = 32;
 
 /// Address space for a device, as a multiple of its size: objects of mixed sizes leave gaps until
@@ -51,28 +57,17 @@ const USED_SPANS_A_SPARE: usize = 32;
 const RESERVE_FACTOR: u64 = 4;
 const RESERVE_MIN_BYTES: u64 = 64 << 20;
 
-/// The memory that an arena manages.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pub region: Region,
-}
-
-impl Memory {
-    /// Reserves address space for a pool.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoMemory`] where the address space is too small.
-    pub(crate) fn reserve(config: &PoolConfig) -> Result<Memory> {
-        let bytes = config
-            .disksize_bytes
-            .saturating_mul(RESERVE_FACTOR)
-            .clamp(RESERVE_MIN_BYTES, (GRANULE_BYTES as u64) << GRANULE_BITS)
-            .next_multiple_of(HUGE_PAGE_BYTES as u64);
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Ok(Memory {
-            region: Region::reserve(bytes, config.backing)?,
-        })
-    }
+/// Reserves address space for an arena.
+///
+/// # Errors
+/// [`ErrorKind::NoMemory`] where the address space is too small.
+pub(crate) fn reserve(config: &PoolConfig) -> Result<Region> {
+    let bytes = config
+        .disksize_bytes
+        .saturating_mul(RESERVE_FACTOR)
+        .clamp(RESERVE_MIN_BYTES, (GRANULE_BYTES as u64) << GRANULE_BITS)
+        .next_multiple_of(HUGE_PAGE_BYTES as u64);
+    Region::reserve(usize::try_from(bytes).unwrap_or(usize::MAX), config.backing)
 }
 
 /// Hands out runs of 1 to [`RUN_PAGES_MAX`] pages, named by their first page's index.
@@ -81,6 +76,8 @@ pub(crate) struct Arena {
     region: Region,
     huge: bool,
     runs: Runs,
+    /// Set while more is used than a new limit allows. Written under the state's lock.
+    over_limit: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -104,15 +101,15 @@ struct State {
     used_pages: usize,
     used_max_pages: usize,
     resident_pages: usize,
-    /// Huge spans that are populated and wholly free.
+    /// Huge spans that are populated and wholly free: the spare.
     free_spans: usize,
-    /// The spare is never to be smaller.
+    /// The least size of the spare.
     spare_spans_min: usize,
     /// `usize::MAX` for none.
     limit_pages: usize,
 }
 
-/// What [`Arena::grow`] decided under the lock to do outside it.
+/// A decision of [`Arena::grow`] under the lock, carried out outside of it.
 enum Step {
     Done,
     Populate { pages: Range<usize>, mode: Mode },
@@ -120,17 +117,13 @@ enum Step {
 }
 
 impl Arena {
-    pub(crate) fn new(config: &PoolConfig, memory: Memory, runs: Runs) -> Arena {
-        let huge = memory.region.takes_huge_pages() && config.disksize_bytes >= HUGE_FROM_BYTES;
-        if !huge {
-            // Once, and not at each growth: the advice changes the mapping, so it waits for every other
-            // thread's populating, and what comes behind it waits with it.
-            memory.region.keep_small();
-        }
+    pub(crate) fn new(config: &PoolConfig, region: Region, runs: Runs) -> Arena {
+        let huge = region.takes_huge_pages() && config.disksize_bytes >= HUGE_FROM_BYTES;
         let arena = Arena {
             runs,
             huge,
-            region: memory.region,
+            region,
+            over_limit: AtomicBool::new(false),
             state: Mutex::new(State {
                 spans: Vec::new(),
                 first_fit: [0; RUN_PAGES_MAX.ilog2() as usize + 1],
@@ -147,16 +140,15 @@ impl Arena {
         arena
     }
 
-    /// How many pages the arena spans.
+    /// The number of pages that the arena spans.
     pub(crate) fn pages(&self) -> usize {
         self.region.length_bytes() / PAGE_BYTES
     }
 
-    /// Takes a run of `length` pages that is populated; `None` if there is none or the limit is
-    /// reached.
+    /// Takes a run of `length` populated pages; `None` if there is none or the limit is reached.
     ///
-    /// Where all runs are multiples of a power of two long, they start at multiples of it: spans do, so
-    /// does all that is free between such runs, and the lowest place in it is taken.
+    /// If all runs are multiples of a power of two long, they start at multiples of it: spans do,
+    /// so do the free ranges between such runs, and the lowest place in a range is taken.
     pub(crate) fn take(&self, length: usize) -> Option<usize> {
         let mut state = self.state.lock();
         if state.over_limit(length) {
@@ -172,13 +164,13 @@ impl Arena {
         Some(index * SPAN_PAGES + start)
     }
 
-    /// Gives back a run that was taken. Nobody may touch it any more.
+    /// Gives back a run that was taken. Its memory may not be touched any more.
     pub(crate) fn give_back(&self, first: usize, length: usize) {
         let (index, start) = (first / SPAN_PAGES, first % SPAN_PAGES);
         let mut state = self.state.lock();
         match state.spans[index].mode {
             Mode::Huge => {
-                state.used_pages -= length;
+                self.count_out(&mut state, length);
                 state.free_in(index, start, length);
                 if state.spans[index].used.is_empty() {
                     state.free_spans += 1;
@@ -188,20 +180,29 @@ impl Arena {
                 }
             }
             Mode::Small if state.free_pages() + length <= state.spare_small_pages() => {
-                state.used_pages -= length;
+                self.count_out(&mut state, length);
                 state.free_in(index, start, length);
             }
             Mode::Small => {
                 drop(state);
                 self.region.release(self.bytes_of(first..first + length));
                 let mut state = self.state.lock();
-                state.used_pages -= length;
+                self.count_out(&mut state, length);
                 state.resident_pages -= length;
                 state.spans[index].populated.clear(start, length);
                 state.free_in(index, start, length);
                 state.unclaim_if_empty(index);
             }
             Mode::Unclaimed => unreachable!("a taken run lies in a claimed span"),
+        }
+    }
+
+    /// Counts pages that are no longer used.
+    fn count_out(&self, state: &mut State, pages: usize) {
+        state.used_pages -= pages;
+        if self.over_limit.load(Ordering::Relaxed) {
+            self.over_limit
+                .store(state.over_limit(0), Ordering::Relaxed);
         }
     }
 
@@ -232,7 +233,7 @@ impl Arena {
         }
     }
 
-    /// Moves the spare one span towards its size, up or down; true if more is to do.
+    /// Moves the spare one span towards its size, up or down. True if more is left to do.
     pub(crate) fn maintain(&self) -> bool {
         let mut state = self.state.lock();
         let wanted = state.spare_spans();
@@ -259,15 +260,15 @@ impl Arena {
         }
     }
 
-    /// Keeps at least `bytes` of the spare from now on, whatever is used, under a limit as far as that
-    /// allows; false if this arena takes no huge pages and so has no spare.
+    /// Keeps at least `bytes` of spare from now on, whatever is used, as far as a limit allows.
+    /// False if this arena takes no huge pages and so has no spare.
     pub(crate) fn set_spare(&self, bytes: u64) -> bool {
         let spans = usize::try_from(bytes.div_ceil(HUGE_PAGE_BYTES as u64)).unwrap_or(usize::MAX);
         self.state.lock().spare_spans_min = spans.min(self.pages() / SPAN_PAGES);
         self.huge
     }
 
-    /// Gives back to the system what no run covers, the spare included.
+    /// Gives everything outside of runs back to the system, the spare included.
     pub(crate) fn trim(&self, parts: Parts) {
         let spans = self.state.lock().spans.len();
         for index in 0..spans {
@@ -292,12 +293,21 @@ impl Arena {
             0 => usize::MAX,
             bytes => usize::try_from(bytes / PAGE_BYTES as u64).unwrap_or(usize::MAX),
         };
-        self.state.lock().limit_pages = pages;
+        let mut state = self.state.lock();
+        state.limit_pages = pages;
+        self.over_limit
+            .store(state.over_limit(0), Ordering::Relaxed);
     }
 
     /// Whether the limit was set below what is used.
     pub(crate) fn is_over_limit(&self) -> bool {
-        self.state.lock().over_limit(0)
+        self.over_limit.load(Ordering::Relaxed)
+    }
+
+    #[cfg(all(test, uzram_shuttle))]
+    pub(crate) fn knows_whether_it_is_over_the_limit(&self) -> bool {
+        let state = self.state.lock();
+        self.over_limit.load(Ordering::Relaxed) == state.over_limit(0)
     }
 
     pub(crate) fn reset_used_max(&self) {
@@ -322,6 +332,12 @@ impl Arena {
         // SAFETY: the range was checked against the region; the handle is the only one to these
         // bytes and borrowed, so nothing writes or frees them meanwhile.
         unsafe { std::slice::from_raw_parts(at.as_ptr(), handle.size_bytes()) }
+    }
+
+    /// Prefetches `bytes`, which may lie anywhere.
+    #[inline]
+    pub(crate) fn prefetch(&self, bytes: Range<usize>) {
+        cpu::prefetch_lines(self.region.address(bytes.start)..self.region.address(bytes.end));
     }
 
     /// Copies `bytes`, as many as the object has, into the object.
@@ -365,7 +381,8 @@ impl Arena {
         })
     }
 
-    /// Claims a run of `length` single pages, or as many side by side as are worth populating at once.
+    /// Claims a run of `length` single pages, or as many side by side as are worth populating at
+    /// once.
     fn claim_small(&self, state: &mut State, length: usize) -> Result<Range<usize>> {
         let many = length * (SMALL_PAGES_A_GROWTH / length).max(1);
         let fits = state.resident_pages + many <= state.limit_pages;
@@ -379,7 +396,7 @@ impl Arena {
         }
     }
 
-    /// Claims the first pages of a span that nobody has.
+    /// Claims the first pages of an unclaimed span.
     fn claim_span(&self, state: &mut State, mode: Mode, length: usize) -> Result<Range<usize>> {
         let from = state.first_unclaimed;
         let unclaimed = state.spans[from.min(state.spans.len())..]
@@ -404,9 +421,9 @@ impl Arena {
         let (index, start) = (pages.start / SPAN_PAGES, pages.start % SPAN_PAGES);
         let length = pages.len();
         let bytes = self.bytes_of(pages.clone());
-        let populated = match self.huge {
-            true => self.region.populate(bytes, mode == Mode::Huge),
-            false => self.region.populate_as_advised(bytes),
+        let populated = match mode {
+            Mode::Huge => self.region.populate_huge(bytes),
+            Mode::Small | Mode::Unclaimed => self.region.populate(bytes),
         };
         if populated.is_err() {
             self.region.release(self.bytes_of(pages));
@@ -424,7 +441,8 @@ impl Arena {
         populated
     }
 
-    /// Chooses a span's free part to give back, so that other pages can be taken under the limit.
+    /// Chooses a span whose free part is given back, so that other pages can be taken under the
+    /// limit.
     fn plan_shed(&self, state: &mut State) -> Result<Step> {
         let free = |span: &Span| span.free().count();
         let most = state
@@ -466,7 +484,7 @@ impl Arena {
         state.unclaim_if_empty(index);
     }
 
-    /// Gives a huge span that is wholly free back to the system.
+    /// Gives a wholly free huge span back to the system.
     fn release_span(&self, mut state: MutexGuard<'_, State>, index: usize) {
         state.spans[index].used = Bits::below(SPAN_PAGES);
         state.free_spans -= 1;
@@ -508,7 +526,7 @@ impl State {
         None
     }
 
-    /// Where in the spans of single pages `length` are not populated.
+    /// The first place in spans of single pages where `length` pages are not populated.
     fn find_vacant(&self, length: usize, runs: Runs) -> Option<(usize, usize)> {
         let small = |(_, span): &(usize, &Span)| span.mode == Mode::Small;
         let mut spans = self.spans.iter().enumerate().filter(small);
@@ -525,7 +543,7 @@ impl State {
         first + pages.start..first + pages.end
     }
 
-    /// Unmarks pages and lets searches see what became free.
+    /// Unmarks pages, so that searches find them.
     fn free_in(&mut self, index: usize, start: usize, length: usize) {
         let span = &mut self.spans[index];
         span.used.clear(start, length);
@@ -543,7 +561,7 @@ impl State {
         }
     }
 
-    /// Populated, or being populated or released, and no pool's.
+    /// Populated, or being populated or released, and not used by a pool.
     fn free_pages(&self) -> usize {
         self.resident_pages - self.used_pages
     }
@@ -576,3 +594,5 @@ mod adopt;
 #[cfg(test)]
 #[path = "arena_tests.rs"]
 mod tests;
+#[path = "arena_unclaimed.rs"]
+mod unclaimed;

@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
 impl Arena {
-    /// Marks a run as taken that a predecessor took.
+    /// Marks a run of a predecessor as taken.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is outside the arena, crosses a span, or is taken.
@@ -38,7 +38,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives back to the system all that was not adopted.
+    /// Gives everything that was not adopted back to the system.
     pub(crate) fn adopted(&self) {
         let state = self.state.lock();
         for (index, span) in state.spans.iter().enumerate() {

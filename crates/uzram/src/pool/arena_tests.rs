@@ -18,7 +18,7 @@ fn config(disksize_bytes: u64, limit_bytes: u64, backing: Backing) -> PoolConfig
 }
 
 fn arena(config: PoolConfig) -> Arena {
-    Arena::new(&config, Memory::reserve(&config).unwrap(), Runs::Anywhere)
+    Arena::new(&config, reserve(&config).unwrap(), Runs::Anywhere)
 }
 
 fn grow_and_take(arena: &Arena, length: usize) -> Result<usize> {
@@ -30,7 +30,7 @@ fn grow_and_take(arena: &Arena, length: usize) -> Result<usize> {
     }
 }
 
-/// How many mappings the system keeps for the arena's addresses.
+/// The number of mappings that the system keeps for the arena's addresses.
 fn mappings(arena: &Arena) -> usize {
     let start = arena.region.pointer(&(0..1)).addr().get();
     let end = start + arena.region.length_bytes();
@@ -43,7 +43,7 @@ fn mappings(arena: &Arena) -> usize {
     maps.lines().filter(is_in).count()
 }
 
-/// To change a mapping is to wait for every thread that is populating, and to make those behind wait.
+/// Changing a mapping waits for every thread that is populating, and makes later ones wait.
 #[test]
 fn an_arena_of_small_pages_grows_without_changing_the_mapping() {
     let arena = arena(config(1 << 20, 0, Backing::Private));
@@ -219,4 +219,24 @@ fn failed_allocations_leave_the_counts_as_they_were() {
         assert_eq!(before.resident_bytes, after.resident_bytes);
     }
     assert!(arena.take(16).is_some());
+}
+
+#[test]
+fn a_limit_below_what_is_used_shows_until_enough_is_gone() {
+    for disksize_bytes in [1 << 20, 1 << 30] {
+        let arena = arena(config(disksize_bytes, 0, Backing::Private));
+        let taken: Vec<usize> = (0..300)
+            .map(|_| grow_and_take(&arena, 1).unwrap())
+            .collect();
+        arena.set_limit(100 * PAGE_BYTES as u64);
+        for (gone, first) in taken.into_iter().enumerate() {
+            assert_eq!(arena.is_over_limit(), gone < 200, "{gone} of 300");
+            arena.give_back(first, 1);
+        }
+        assert!(grow_and_take(&arena, 1).is_ok() && !arena.is_over_limit());
+        arena.set_limit(1);
+        assert!(arena.is_over_limit());
+        arena.set_limit(0);
+        assert!(!arena.is_over_limit());
+    }
 }

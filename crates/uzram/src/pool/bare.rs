@@ -1,20 +1,22 @@
 //! A pool without a store: objects behind numbered places, for benchmarks and fuzz targets.
 //!
-//! Pools go by name only, so that their trait can change. Whoever measures or fuzzes them needs
+//! Pools are chosen by name only, so that their trait can change. Measuring or fuzzing them needs
 //! neither the trait nor a handle: handles stay inside [`Objects`], so safe code outside cannot
-//! forge, copy, lose or cross them. Hidden from the documentation, and outside of semver.
+//! forge, copy, lose or mix them up. Only with the feature `lab`, and outside of semver.
 
-use super::arena::{Memory, Parts};
-use super::{Aim, Full, Handle, Mover, Pool, PoolConfig, PoolStats, Room, Victims, make};
+use super::{
+    Aim, Full, Handle, Mover, Parts, PoolConfig, PoolMemory, PoolStats, Room, Victims, make,
+    reserve,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 use crate::region::Backing;
 use crate::sync::Arc;
 
-/// How often an insertion grows the pool before it gives up, as a write of the store does.
+/// Times that an insertion grows the pool before it gives up, as a write of the store does.
 const GROWTHS_MAX: usize = 64;
 
-/// Times that blocks are chosen to be emptied for either aim, as the store does.
+/// Choices of blocks to empty for either aim, as the store makes.
 const ROUNDS_MAX: usize = 256;
 
 /// Blocks that are emptied at once, as the store does.
@@ -23,13 +25,13 @@ const VICTIMS_MAX: usize = 4096;
 /// A pool, made by name, shared by any number of [`Objects`].
 #[derive(Clone)]
 pub struct BarePool {
-    pool: Arc<dyn Pool>,
+    pool: Arc<PoolMemory>,
     unit: Unit,
 }
 
 /// Objects of one pool, each in a place of its own; they are removed with this value.
 pub struct Objects {
-    pool: Arc<dyn Pool>,
+    pool: Arc<PoolMemory>,
     unit: Unit,
     places: Vec<Option<Handle>>,
 }
@@ -46,7 +48,7 @@ impl BarePool {
             limit_bytes,
             backing: Backing::Private,
         };
-        let pool = make(name, &config, Memory::reserve(&config)?)?;
+        let pool = make(name, &config, reserve(&config)?)?;
         Ok(BarePool {
             pool: pool.into(),
             unit,
@@ -65,7 +67,7 @@ impl BarePool {
         }
     }
 
-    /// What the pool holds.
+    /// The pool's counters.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.pool.stats()
@@ -82,12 +84,12 @@ impl BarePool {
         self.pool.set_limit(limit_bytes);
     }
 
-    /// One bounded step towards the right size of the spare; whether more is left to do.
+    /// One bounded step towards the right size of the spare. Returns whether more is left to do.
     pub fn maintain(&self) -> bool {
         self.pool.maintain()
     }
 
-    /// Gives memory without objects back to the system, the spare included; of huge pages, whole ones.
+    /// Gives memory without objects back to the system, the spare included; only whole huge pages.
     pub fn trim(&self) {
         self.pool.trim(Parts::Stay);
     }
@@ -123,12 +125,13 @@ impl Objects {
             .map(|handle| self.pool.bytes(handle))
     }
 
-    /// Moves the objects together, as the store's compaction does, where the pool has no others, until
-    /// that makes no memory free; gives the memory back, parts of huge pages too, and returns how many
-    /// pages became free.
+    /// Moves the objects together, as the store's compaction does, until that frees no more
+    /// memory. The pool may have no other objects. Gives the memory back, parts of huge pages too,
+    /// and returns how many pages became free.
     ///
     /// # Errors
-    /// [`ErrorKind::NoMemory`] if there is none for the list of blocks to empty: some objects have moved.
+    /// [`ErrorKind::NoMemory`] if there is none for the list of blocks to empty; some objects have
+    /// moved then.
     pub fn compact(&mut self) -> Result<usize> {
         let mut pages = 0;
         let mut mover = Mover::default();
@@ -189,7 +192,7 @@ fn not_insertable(place: usize, size_bytes: usize, unit: Unit) -> Error {
     Error::new(ErrorKind::InvalidInput, what)
 }
 
-fn insert(pool: &dyn Pool, bytes: &[u8]) -> Result<Handle> {
+fn insert(pool: &PoolMemory, bytes: &[u8]) -> Result<Handle> {
     for _ in 0..GROWTHS_MAX {
         match pool.insert(bytes, Room::Any) {
             Ok(handle) => return Ok(handle),
@@ -207,7 +210,7 @@ fn insert(pool: &dyn Pool, bytes: &[u8]) -> Result<Handle> {
 mod tests {
     use super::*;
 
-    /// Objects so large that few fit beside each other: what finds no room stays where it is.
+    /// Objects so large that few fit beside each other: an object without room stays in place.
     #[test]
     fn compaction_takes_no_memory() {
         const COUNT: usize = 10;
@@ -272,7 +275,7 @@ mod tests {
         }
     }
 
-    /// What is left between objects after all found room goes too, without more pages on the way.
+    /// The gaps between objects after all found room go too, without more pages on the way.
     #[test]
     fn compaction_leaves_few_gaps() {
         const COUNT: usize = 60_000;

@@ -1,32 +1,36 @@
-//! What zbud and z3fold share: each block is one unit, cut into 64 chunks, with a few objects in it.
+//! Shared by zbud and z3fold: each block is one unit, cut into 64 chunks, with a few objects in
+//! it.
 //!
-//! Which objects share a unit, and where in it they lie, is a [`Layout`]: a pure rule that fits in one
-//! word. Here is the rest: blocks with room stand in lists by how large an object they can take, and
-//! an object goes to the block that it fills best.
+//! A [`Layout`] decides which objects share a unit, and their places in it: a pure rule that fits
+//! in one word. The rest is here: blocks with room are listed by the largest object that they can
+//! take, and an object goes to the block that it fills best.
 //!
-//! Bound: an object of `s` bytes occupies less than `s` + 1/64 unit. How much of its unit is used
-//! besides depends on what fits there: at worst nothing.
+//! Bound: an object of `s` bytes occupies less than `s` + 1/64 unit. The use of the rest of its
+//! unit depends on the other objects: at worst it is unused.
 //!
 //! Invariant 8: a unit's objects lie in its block, and their places in it determine the layout's
-//! word, whatever the order in which they are adopted. Only the lists' order is lost, and which
-//! shard a block belonged to.
+//! word, in any order of adoption. Only the order of the lists is lost, and the shard of each
+//! block.
 //!
-//! Locks: one a shard of blocks, then the arena's; no two shards' at once. A block belongs to the shard
-//! that made it for as long as it lives, so who has a handle finds the lock without one. The copy into
-//! an object runs outside, for nobody else knows the object yet.
+//! Locks: one per shard of blocks, then the arena's; never two shards' at once. A block belongs to
+//! the shard that made it for its whole life, so a handle leads to the lock without another one.
+//! The copy into an object runs outside of the locks, because no other thread knows the object
+//! yet.
 
 #![allow(unsafe_code)]
 
 use crossbeam_utils::CachePadded;
 
-use super::arena::{Arena, Memory, Runs};
+use super::arena::{Arena, Runs};
 use super::table::{BlockNumber, List, Table};
-use super::victims::{self, Candidate, Candidates, Victim};
-use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, Room, lies_nowhere, lies_on_another};
+use super::victims::{Candidate, Candidates, Victim};
+use super::{
+    Full, GRANULE_BYTES, Handle, Pool, PoolConfig, PoolMemory, Room, lies_nowhere, lies_on_another,
+};
 use crate::cpu;
 use crate::error::Result;
 use crate::memory;
-use crate::region::PAGE_BYTES;
+use crate::region::{PAGE_BYTES, Region};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Chunks of a unit: 64 bytes each at 4 KiB.
@@ -35,10 +39,10 @@ pub(super) const CHUNKS: usize = 64;
 /// Objects that any layout can hold.
 pub(super) const OBJECTS_MAX: usize = 3;
 
-/// More CPUs than this share shards, for an insert that finds no room looks into each.
+/// CPUs beyond this number share shards, because an insert that finds no room looks into each.
 pub(super) const SHARDS_MAX: usize = 16;
 
-/// How objects share a unit. Places and sizes are in chunks.
+/// The way in which objects share a unit. Places and sizes are in chunks.
 pub(super) trait Layout: Copy + Default + Send + Sync + 'static {
     /// The layout as a word, 0 for a unit without objects.
     fn to_word(self) -> u32;
@@ -48,22 +52,22 @@ pub(super) trait Layout: Copy + Default + Send + Sync + 'static {
     /// Size of the largest object that can be added; 0 if none can.
     fn room(self) -> usize;
 
-    /// Adds an object of at most [`Layout::room`] chunks; returns where.
+    /// Adds an object of at most [`Layout::room`] chunks. Returns its place.
     fn add(&mut self, chunks: usize) -> usize;
 
     /// Sizes of the objects; 0 where there is none.
     fn sizes(self) -> [usize; OBJECTS_MAX];
 
-    /// How many objects a unit can hold.
+    /// The number of objects that a unit can hold.
     fn objects_max() -> usize;
 
-    /// Whether this very object is there.
+    /// Whether exactly this object is there.
     fn holds(self, start: usize, chunks: usize) -> bool;
 
     /// Takes away an object that is there.
     fn take_away(&mut self, start: usize, chunks: usize);
 
-    /// Adds an object where a predecessor put it; false if it cannot lie there.
+    /// Adds an object at a predecessor's place; false if it cannot lie there.
     fn adopt(&mut self, start: usize, chunks: usize) -> bool;
 }
 
@@ -71,11 +75,10 @@ pub(super) struct Buddies<L> {
     unit_bytes: usize,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     table: Table,
-    arena: Arena,
     layout: std::marker::PhantomData<L>,
 }
 
-/// Blocks with room, listed by how much; those with an object and no room are in no list.
+/// Blocks with room, listed by its size. Blocks with an object and no room are in no list.
 struct Shard {
     index: usize,
     by_room: [List; CHUNKS],
@@ -86,9 +89,9 @@ struct Shard {
 /// A pool whose blocks are spread over `shards` locks.
 pub(super) fn make<L: Layout>(
     config: &PoolConfig,
-    memory: Memory,
+    region: Region,
     shards: usize,
-) -> Result<Box<dyn Pool>> {
+) -> Result<Box<PoolMemory>> {
     let mut locks = Vec::new();
     for index in 0..shards.clamp(1, SHARDS_MAX) {
         let shard = Shard {
@@ -98,17 +101,19 @@ pub(super) fn make<L: Layout>(
         };
         memory::push(&mut locks, CachePadded::new(Mutex::new(shard)))?;
     }
-    let arena = Arena::new(config, memory, Runs::Anywhere);
-    Ok(Box::new(Buddies::<L> {
-        unit_bytes: config.unit.bytes(),
+    let arena = Arena::new(config, region, Runs::Anywhere);
+    let unit_bytes = config.unit.bytes();
+    let pool = Buddies::<L> {
+        unit_bytes,
         shards: locks.into_boxed_slice(),
         table: Table::new(&arena, config.unit)?,
-        arena,
         layout: std::marker::PhantomData,
-    }))
+    };
+    let huge_bytes = unit_bytes - unit_bytes / CHUNKS + 1;
+    Ok(Box::new(PoolMemory::new(arena, huge_bytes, pool)))
 }
 
-/// Where an object lies: its block, and its first chunk and their number in it.
+/// The place of an object: its block, its first chunk and their number.
 #[derive(Clone, Copy)]
 struct Place {
     block: BlockNumber,
@@ -117,7 +122,7 @@ struct Place {
 }
 
 impl<L: Layout> Buddies<L> {
-    /// A place in the block that `chunks` fill best, looking into this CPU's shard first.
+    /// A place in the block that `chunks` fill best. This CPU's shard is searched first.
     fn take(&self, chunks: usize) -> Option<Place> {
         let count = self.shards.len();
         let own = self.own_shard();
@@ -128,8 +133,8 @@ impl<L: Layout> Buddies<L> {
         })
     }
 
-    fn take_in_new_block(&self, chunks: usize) -> Option<Place> {
-        let first = self.arena.take(self.block_pages())?;
+    fn take_in_new_block(&self, arena: &Arena, chunks: usize) -> Option<Place> {
+        let first = arena.take(self.block_pages())?;
         let block = self.table.block_at_page(first);
         let mut shard = self.shards[self.own_shard()].lock();
         self.table.set_owner(block, shard.index);
@@ -152,7 +157,7 @@ impl<L: Layout> Buddies<L> {
         L::from_word(self.table.state(block))
     }
 
-    /// Changes a block's layout, and its list accordingly.
+    /// Changes a block's layout, and moves it to the list that fits.
     fn set_layout(&self, shard: &mut Shard, block: BlockNumber, before: L, after: L) {
         // A unit without objects has all room and is in no list.
         let list = |layout: L| layout.room() % CHUNKS;
@@ -163,7 +168,7 @@ impl<L: Layout> Buddies<L> {
         self.table.set_state(block, after.to_word());
     }
 
-    /// Where the handle's object lies, if it is where one can be.
+    /// The place of the handle's object, if it is a possible one.
     fn place(&self, handle: &Handle) -> Option<Place> {
         let chunk_bytes = self.unit_bytes / CHUNKS;
         let offset_bytes = handle.offset_bytes();
@@ -178,25 +183,27 @@ impl<L: Layout> Buddies<L> {
         })
     }
 
-    fn owner_of(&self, block: BlockNumber) -> MutexGuard<'_, Shard> {
-        self.shards[self.table.owner(block)].lock()
+    /// Locks the shard of a block. The block keeps its shard while it has an object.
+    fn lock_owner(&self, block: BlockNumber) -> Option<MutexGuard<'_, Shard>> {
+        Some(self.shards[self.table.owner(block)?].lock())
     }
 
-    /// A block as one that others' objects could join: in objects of mean size.
-    fn candidate(&self, block: BlockNumber, mean_chunks: usize) -> Candidate {
+    /// A block as a candidate for others' objects, measured in objects of mean size. `None` if it
+    /// is gone.
+    fn candidate(&self, block: BlockNumber, mean_chunks: usize) -> Option<Candidate> {
         let layout = self.layout(block);
         let live = count(layout);
         let room = (layout.room() / mean_chunks).min(L::objects_max().saturating_sub(live));
-        Candidate {
+        Some(Candidate {
             victim: Victim {
                 first_page: self.table.first_page(block),
                 pages: self.block_pages(),
                 held_pages: self.block_pages(),
-                owner: self.table.owner(block),
+                owner: self.table.owner(block)?,
             },
             live,
             room,
-        }
+        })
     }
 
     /// The mean size of an object, 1 or more.
@@ -207,25 +214,6 @@ impl<L: Layout> Buddies<L> {
             (chunks + sizes, objects + count(layout))
         });
         (chunks / objects.max(1)).max(1)
-    }
-
-    /// Closes the block or opens it again; false if it is not this shard's or not there.
-    fn set_closed(&self, victim: Victim, closed: bool) -> bool {
-        let block = self.table.block_at_page(victim.first_page);
-        let mut shard = self.shards[victim.owner].lock();
-        let layout = self.layout(block);
-        let is_same = self.table.owner(block) == victim.owner
-            && layout.to_word() != 0
-            && self.table.is_closed(block) != closed;
-        if is_same {
-            let room = layout.room() % CHUNKS;
-            match closed {
-                true => shard.unlink(&self.table, room, block),
-                false => shard.link(&self.table, room, block),
-            }
-            self.table.set_closed(block, closed);
-        }
-        is_same
     }
 
     fn own_shard(&self) -> usize {
@@ -245,10 +233,10 @@ impl<L: Layout> Buddies<L> {
 }
 
 impl<L: Layout> Pool for Buddies<L> {
-    fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
+    fn insert(&self, arena: &Arena, bytes: &[u8], room: Room) -> Result<Handle, Full> {
         let chunks = self.chunks(bytes.len());
         let place = match self.take(chunks) {
-            None if room == Room::Any => self.take_in_new_block(chunks),
+            None if room == Room::Any => self.take_in_new_block(arena, chunks),
             place => place,
         };
         let place = place.ok_or(Full::NeedsMemory)?;
@@ -258,7 +246,7 @@ impl<L: Layout> Pool for Buddies<L> {
         // SAFETY: the layout gave these chunks to this object, and gives them to no other until
         // `remove` takes it away, which consumes this handle.
         let mut handle = unsafe { Handle::from_parts(granule, bytes.len() as u32) };
-        self.arena.fill(&mut handle, bytes);
+        arena.fill(&mut handle, bytes);
         Ok(handle)
     }
 
@@ -266,9 +254,10 @@ impl<L: Layout> Pool for Buddies<L> {
         self.block_pages()
     }
 
-    fn remove(&self, handle: Handle) -> usize {
+    fn remove(&self, arena: &Arena, handle: Handle) -> usize {
         let place = self.place(&handle).expect("a handle of this pool");
-        let mut shard = self.owner_of(place.block);
+        let shard = self.lock_owner(place.block);
+        let mut shard = shard.expect("the block of an object has an owner");
         let mut layout = self.layout(place.block);
         let before = layout;
         debug_assert!(
@@ -277,24 +266,28 @@ impl<L: Layout> Pool for Buddies<L> {
         );
         layout.take_away(place.start, place.chunks);
         self.set_layout(&mut shard, place.block, before, layout);
+        let is_empty = layout.to_word() == 0;
+        if is_empty {
+            self.table.disown(place.block);
+        }
         drop(shard);
         handle.into_parts();
-        if layout.to_word() != 0 {
+        if !is_empty {
             return 0;
         }
         let first = self.table.first_page(place.block);
-        self.arena.give_back(first, self.block_pages());
+        arena.give_back(first, self.block_pages());
         self.block_pages()
     }
 
     fn holds(&self, handle: &Handle) -> bool {
         self.place(handle).is_some_and(|place| {
-            let _shard = self.owner_of(place.block);
-            self.layout(place.block).holds(place.start, place.chunks)
+            let shard = self.lock_owner(place.block);
+            shard.is_some() && self.layout(place.block).holds(place.start, place.chunks)
         })
     }
 
-    fn adopt(&self, handle: &Handle) -> Result<()> {
+    fn adopt(&self, arena: &Arena, handle: &Handle) -> Result<()> {
         let place = self.place(handle).ok_or_else(lies_nowhere)?;
         let before = self.layout(place.block);
         let mut layout = before;
@@ -303,46 +296,58 @@ impl<L: Layout> Pool for Buddies<L> {
         }
         if before.to_word() == 0 {
             let first = self.table.first_page(place.block);
-            self.arena.adopt(first, self.block_pages())?;
+            arena.adopt(first, self.block_pages())?;
             // Any shard will do, and these spread them.
             let owner = place.block as usize % self.shards.len();
             self.table.set_owner(place.block, owner);
         }
-        let mut shard = self.owner_of(place.block);
+        let shard = self.lock_owner(place.block);
+        let mut shard = shard.expect("the block was given an owner");
         self.set_layout(&mut shard, place.block, before, layout);
         Ok(())
     }
 
-    fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>> {
+    fn candidates(&self, group: usize) -> Result<Option<Candidates>> {
+        if group > 0 {
+            return Ok(None);
+        }
         let mean_chunks = self.mean_chunks();
         let mut candidates = Candidates::default();
         for block in self.table.blocks() {
-            if !self.table.is_closed(block) {
-                candidates.add(self.candidate(block, mean_chunks))?;
+            let candidate = self.candidate(block, mean_chunks);
+            if let Some(candidate) = candidate.filter(|_| !self.table.is_closed(block)) {
+                candidates.add(candidate)?;
             }
         }
-        victims::close_sparse([Ok(candidates)], blocks_max, |victim| {
-            self.set_closed(victim, true)
-        })
+        Ok(Some(candidates))
     }
 
-    fn reopen(&self, victim: Victim) -> bool {
-        self.set_closed(victim, false)
-    }
-
-    fn huge_bytes(&self) -> usize {
-        self.unit_bytes - self.unit_bytes / CHUNKS + 1
-    }
-
-    fn arena(&self) -> &Arena {
-        &self.arena
+    fn set_closed(&self, victim: Victim, closed: bool) -> bool {
+        let block = self.table.block_at_page(victim.first_page);
+        let mut shard = self.shards[victim.owner].lock();
+        let is_same =
+            self.table.owner(block) == Some(victim.owner) && self.table.is_closed(block) != closed;
+        if is_same {
+            let layout = self.layout(block);
+            let room = layout.room() % CHUNKS;
+            match closed {
+                true => shard.unlink(&self.table, room, block),
+                false => shard.link(&self.table, room, block),
+            }
+            self.table.set_closed(block, closed);
+        }
+        is_same
     }
 
     fn make_ready(&self) -> Result<()> {
         self.table.populate()
     }
 
-    fn side_bytes(&self) -> usize {
+    fn give_back_tables(&self, arena: &Arena) {
+        self.table.give_back(arena);
+    }
+
+    fn side_bytes(&self, _resident_bytes: u64) -> usize {
         self.table.side_bytes() + size_of_val(&*self.shards)
     }
 }
@@ -362,7 +367,7 @@ impl Shard {
         self.by_room[enough.trailing_zeros() as usize].first()
     }
 
-    /// Lists a block by its room; with none, in no list.
+    /// Lists a block by its room; in no list without room.
     fn link(&mut self, table: &Table, room: usize, block: BlockNumber) {
         if room > 0 {
             table.link(&mut self.by_room[room], block);

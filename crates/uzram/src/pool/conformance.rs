@@ -1,11 +1,15 @@
 //! Laws that every pool obeys, instantiated for each entry of the table at 4 and 16 KiB units.
 
+#![allow(unsafe_code)]
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use super::victims::Victim;
 use super::*;
+use crate::page::Unit;
 use crate::region::Backing;
 use crate::sync::Mutex;
 
@@ -23,8 +27,8 @@ fn config(unit_bytes: u64, disksize_bytes: u64, limit_bytes: u64) -> PoolConfig 
     }
 }
 
-fn pool(name: &str, config: &PoolConfig) -> Box<dyn Pool> {
-    make(name, config, arena::Memory::reserve(config).unwrap()).unwrap()
+fn pool(name: &str, config: &PoolConfig) -> Box<PoolMemory> {
+    make(name, config, reserve(config).unwrap()).unwrap()
 }
 
 fn each(mut law: impl FnMut(&str, u64)) {
@@ -35,7 +39,7 @@ fn each(mut law: impl FnMut(&str, u64)) {
     }
 }
 
-fn store(pool: &dyn Pool, bytes: &[u8]) -> Result<Handle> {
+fn store(pool: &PoolMemory, bytes: &[u8]) -> Result<Handle> {
     loop {
         match pool.insert(bytes, Room::Any) {
             Ok(handle) => return Ok(handle),
@@ -49,18 +53,7 @@ fn store(pool: &dyn Pool, bytes: &[u8]) -> Result<Handle> {
 
 /// Content that tells objects apart, and their first bytes from their last.
 fn content(seed: u64, size: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    let mut bytes = vec![0; size];
-    for word in bytes.chunks_mut(8) {
-        word.copy_from_slice(&next()[..word.len()]);
-    }
-    bytes
+    uzram_testkit::noise(seed, size)
 }
 
 #[test]
@@ -95,7 +88,7 @@ fn every_size_comes_back_as_it_was() {
             0,
             "{name}: an empty pool holds no blocks"
         );
-        pool.trim(arena::Parts::Stay);
+        pool.trim(Parts::Stay);
         assert_eq!(
             pool.stats().resident_bytes,
             0,
@@ -208,8 +201,8 @@ fn any_failed_allocation_is_an_error_and_loses_nothing() {
     });
 }
 
-/// How many objects of `size` bytes find room in the blocks that are there.
-fn room_for(pool: &dyn Pool, size: usize) -> usize {
+/// The number of objects of `size` bytes that find room in the existing blocks.
+fn room_for(pool: &PoolMemory, size: usize) -> usize {
     // What a pool keeps for the next object as long is free memory then, as it is in one rebuilt.
     assert_eq!(pool.close_sparse(0).unwrap(), []);
     pool.set_limit(pool.stats().used_bytes);
@@ -238,8 +231,8 @@ fn rebuild(name: &str, unit: u64, disksize_bytes: u64) {
         ..config(unit, disksize_bytes, 0)
     };
     let count = 2000 * 4096 / unit;
-    let memory = arena::Memory::reserve(&config).unwrap();
-    let file = memory.region.file();
+    let memory = reserve(&config).unwrap();
+    let file = memory.file();
     let before = make(name, &config, memory).unwrap();
     let mut handles = Vec::new();
     for seed in 0..count {
@@ -253,7 +246,7 @@ fn rebuild(name: &str, unit: u64, disksize_bytes: u64) {
     let parts = [1, 5, 16, 30, 50, 64].map(|part| unit as usize * part / 64);
     let room = parts.map(|size| room_for(&*before, size));
     let region = crate::region::Region::attach(file).unwrap();
-    let after = make(name, &config, arena::Memory { region }).unwrap();
+    let after = make(name, &config, region).unwrap();
     handles
         .iter()
         .for_each(|(handle, ..)| after.adopt(handle).unwrap());
@@ -296,7 +289,7 @@ fn rebuild(name: &str, unit: u64, disksize_bytes: u64) {
 }
 
 /// A pool from which a random half of its objects was removed.
-fn sparse(name: &str, config: &PoolConfig) -> (Box<dyn Pool>, Vec<Handle>) {
+fn sparse(name: &str, config: &PoolConfig) -> (Box<PoolMemory>, Vec<Handle>) {
     let pool = pool(name, config);
     let half = config.unit.bytes() / 2;
     let sizes = (0..(16 << 20) / half as u64).map(|seed| (seed, 1 + seed as usize * 577 % half));

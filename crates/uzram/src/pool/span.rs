@@ -1,4 +1,4 @@
-//! Spans: 2 MiB of an arena, and which of their pages are there and taken.
+//! Spans: 2 MiB of an arena, with the state of their pages.
 
 use super::bits::Bits;
 use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES};
@@ -21,7 +21,7 @@ pub(super) enum Mode {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub mode: Mode,
-    /// No run longer than this, that may be taken, is free; exact after a failed search.
+    /// No free run that may be taken is longer than this; exact after a failed search.
     pub longest: u8,
     /// Held by a pool, or by a thread that is populating or releasing them.
     pub used: Bits,
@@ -45,7 +45,8 @@ impl Span {
         pages.and_not(self.used).and_not(self.populated)
     }
 
-    /// Marks what is free as used, for the caller to give back, and the span as one of small pages.
+    /// Marks the free pages as used, for the caller to give back, and the span as one of small
+    /// pages.
     pub(super) fn hold_free(&mut self) -> Bits {
         let runs = self.free();
         self.mode = Mode::Small;
@@ -54,13 +55,13 @@ impl Span {
         runs
     }
 
-    /// Whether giving back what is free gains more than small pages cost.
+    /// Whether giving back the free pages gains more than small pages cost.
     pub(super) fn is_worth_breaking(&self, parts: Parts) -> bool {
         parts == Parts::Too && self.free().count() >= SPAN_PAGES / BREAK_FROM_PART
     }
 }
 
-/// Which free pages go back.
+/// The free pages that go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parts {
     /// Those of whole huge pages, and small ones.
@@ -69,7 +70,7 @@ pub(crate) enum Parts {
     Too,
 }
 
-/// Where runs may start.
+/// The places where runs may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runs {
     Anywhere,

@@ -1,16 +1,19 @@
-//! One entry for each block that a pool may have, found by where the block lies.
+//! One entry for each block that a pool may have, found by the block's place.
 //!
-//! The kernel's pools keep a header in each block, since only a page itself leads to what is known
-//! about it. An arena is contiguous: the number of a block's first unit indexes a table. So the
-//! whole block is for objects, no write that went astray reaches a header, and whoever takes an
-//! arena over starts from an empty table instead of trusting headers.
+//! The kernel's pools keep a header in each block, because only the page itself leads to its
+//! state. An arena is contiguous, so the number of a block's first unit indexes a table. So the
+//! whole block is for objects, no stray write reaches a header, and a successor of the arena
+//! starts from an empty table instead of trusting headers.
 //!
-//! An entry is two links (a block is in one list at most), a state that is 0 while there is no block,
-//! and an owner. Bound: 16 bytes for each unit up to the highest one ever used; memory is taken
-//! when an entry is first touched, or for all at once ([`Table::populate`]: 16 bytes a unit of the arena, a
-//! sixty-fourth of the disk).
+//! An entry is two links (a block is in one list at most), a state that is 0 while there is no
+//! block, and an owner plus one, 0 for none. Bound: 16 bytes for each unit up to the highest one
+//! used since a reset, which gives the rest back. Memory is taken when an entry is first touched, or for all at once
+//! ([`Table::populate`]: 16 bytes per unit of the arena, a sixty-fourth of the disk).
 //!
-//! Locks: none here. A block's entry belongs to whoever holds the lock of the list that it may be in.
+//! Locks: none here. The lock of the list that a block may be in protects its entry. A block gets
+//! an owner, and loses it with its last object, under that owner's lock. A thread that holds an
+//! owner's lock and finds it named sees the rest of the entry unchanged. All others see values
+//! that may be outdated.
 
 use super::arena::Arena;
 use crate::error::Result;
@@ -49,7 +52,7 @@ impl List {
 pub(super) struct Table {
     unit_bytes: usize,
     entries: Region,
-    /// Entries up to the highest one ever used.
+    /// Entries up to the highest one used since they were given back.
     reached: AtomicU64,
 }
 
@@ -91,8 +94,10 @@ impl Table {
         self.part(block, STATE).store(state, Ordering::Relaxed);
     }
 
-    pub(super) fn owner(&self, block: BlockNumber) -> usize {
-        (self.part(block, OWNER).load(Ordering::Relaxed) & !CLOSED) as usize
+    /// The owner of a block; `None` while there is no block.
+    pub(super) fn owner(&self, block: BlockNumber) -> Option<usize> {
+        let owner = self.part(block, OWNER).load(Ordering::Relaxed) & !CLOSED;
+        owner.checked_sub(1).map(|owner| owner as usize)
     }
 
     /// Whether the block takes no more objects and is in no list.
@@ -102,8 +107,11 @@ impl Table {
 
     pub(super) fn set_closed(&self, block: BlockNumber, closed: bool) {
         let bit = if closed { CLOSED } else { 0 };
-        let owner = self.owner(block) as u32 | bit;
-        self.part(block, OWNER).store(owner, Ordering::Relaxed);
+        let owner = self.part(block, OWNER);
+        owner.store(
+            owner.load(Ordering::Relaxed) & !CLOSED | bit,
+            Ordering::Relaxed,
+        );
     }
 
     /// Every block, and perhaps some that come or go meanwhile.
@@ -112,12 +120,17 @@ impl Table {
         (0..end).filter(|block| self.state(*block) != 0)
     }
 
-    /// Names the owner of a new block, which is open.
+    /// Names the owner of a new block, which is open; the owner is locked.
     pub(super) fn set_owner(&self, block: BlockNumber, owner: usize) {
         self.part(block, OWNER)
-            .store(owner as u32, Ordering::Relaxed);
+            .store(owner as u32 + 1, Ordering::Relaxed);
         self.reached
             .fetch_max(u64::from(block) + 1, Ordering::Relaxed);
+    }
+
+    /// Ends the ownership of a block without objects, before the owner is unlocked.
+    pub(super) fn disown(&self, block: BlockNumber) {
+        self.part(block, OWNER).store(0, Ordering::Relaxed);
     }
 
     /// Puts `block`, which is in no list, at the front.
@@ -150,7 +163,29 @@ impl Table {
     /// # Errors
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
     pub(super) fn populate(&self) -> Result<()> {
-        self.entries.populate(0..self.entries.length_bytes(), false)
+        self.entries.populate(0..self.entries.length_bytes())
+    }
+
+    /// Gives the memory of entries back to the system, where there are no blocks.
+    pub(super) fn give_back(&self, arena: &Arena) {
+        let unit_pages = self.unit_bytes / PAGE_BYTES;
+        arena.give_back_entries(&self.entries, ENTRY_BYTES, unit_pages, |pages| {
+            let (first, end) = (pages.start / unit_pages, pages.end / unit_pages);
+            self.lower(first as u64, end as u64);
+        });
+    }
+
+    /// Notes that no entry from `first` to `end` was ever used, if `end` is not below the highest one. None of them
+    /// comes into use meanwhile.
+    fn lower(&self, first: u64, end: u64) {
+        let reached = self.reached.load(Ordering::Relaxed);
+        if (first + 1..=end).contains(&reached) {
+            // If it fails, there is a block above.
+            let (relaxed, lowered) = (Ordering::Relaxed, first);
+            let _ = self
+                .reached
+                .compare_exchange(reached, lowered, relaxed, relaxed);
+        }
     }
 
     /// Memory that the entries in use have touched, in bytes.

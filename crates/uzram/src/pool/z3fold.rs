@@ -1,35 +1,36 @@
-//! z3fold: at most three objects a unit, at its start, at its end, and one between.
+//! z3fold: at most three objects per unit, at its start, at its end, and one between.
 //!
-//! After z3fold of Linux (`Documentation/mm/z3fold.rst`): 64 chunks a page; blocks with room
-//! stand in lists by free chunks, a set of lists for each CPU, and the best fit takes the next object:
-//! at the start if it fits there, else at the end, else right behind the first. The third object can
-//! outlive its neighbours, and then splits what is free: the larger part counts.
+//! After z3fold of Linux (`Documentation/mm/z3fold.rst`): 64 chunks per page. Blocks with room are
+//! listed by free chunks, in a set of lists for each CPU, and the best fit takes the next object:
+//! at the start if it fits there, else at the end, else right behind the first. The third object
+//! can outlive its neighbours, and then splits the free part: the larger piece counts.
 //!
-//! What differs: the header that takes a page's first chunk is an entry of a table here (`table.rs`), so
-//! 64 chunks are for objects, not 63, and an object of a whole unit is a first one like any other
-//! instead of a page without header ("headless"). A handle is a place, not a cell that names one in a
-//! group of four, so objects carry no such groups, and no lookup either; for the same reason only an object's
-//! owner can have it moved: in place of the original's background work, which joins the free parts beside a
-//! lone middle object and merges blocks of one object, there is the store's compaction, for all pools. A block stays with the CPU's lists that it began in, instead of
-//! going to those of whoever freed from it last. Eviction is left out: zram never used it.
-//! Larger units have in proportion larger chunks.
+//! Differences: the header, which takes a page's first chunk there, is an entry of a table here
+//! (`table.rs`). So 64 chunks are for objects, not 63, and an object of a whole unit is a first
+//! one like any other instead of a page without header ("headless"). A handle is a place, not a
+//! cell that names one in a group of four, so objects carry no such groups and need no lookup. For
+//! the same reason only an object's owner can have it moved. The original's background work joins
+//! the free parts beside a lone middle object and merges blocks of one object; here the store's
+//! compaction does, for all pools. A block stays with the CPU's lists in which it began, instead
+//! of going to those of the CPU that freed from it last. Eviction is left out: zram never used it.
+//! Larger units have proportionally larger chunks.
 //!
-//! Trade-off: as simple as zbud and up to half denser, but a middle object that is left alone
-//! divides its unit. Bound: a unit holds three compressed units at most.
+//! Trade-off: as simple as zbud and up to half denser, but a lone middle object divides its unit.
+//! Bound: a unit holds three compressed units at most.
 
-use super::arena::Memory;
 use super::buddies::{self, CHUNKS, Layout, OBJECTS_MAX};
-use super::{Pool, PoolConfig};
+use super::{PoolConfig, PoolMemory};
 use crate::cpu;
 use crate::error::Result;
+use crate::region::Region;
 
 pub(super) const NAME: &str = "z3fold";
 
-pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>> {
-    buddies::make::<Triple>(config, memory, cpu::possible())
+pub(super) fn make(config: &PoolConfig, region: Region) -> Result<Box<PoolMemory>> {
+    buddies::make::<Triple>(config, region, cpu::possible())
 }
 
-/// The sizes of the three, in chunks; 0 for none. Only the middle one's place needs to be said.
+/// The sizes of the three, in chunks; 0 for none. Only the middle one's place must be recorded.
 #[derive(Clone, Copy, Debug, Default)]
 struct Triple {
     first: usize,

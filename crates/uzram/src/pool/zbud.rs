@@ -1,27 +1,29 @@
-//! zbud: at most two objects a unit, one at its start and one at its end.
+//! zbud: at most two objects per unit, one at its start and one at its end.
 //!
-//! After zbud of Linux (`mm/zbud.c`, as its own head describes it): 64 chunks a page; blocks with one
-//! object stand in lists by free chunks, and the best fit among them takes the next object; one lock
-//! for the whole pool. Its eviction in order of use is left out: zram never used it.
-//! It never compacts; here the store's compaction empties blocks of one object like any other pool's.
+//! After zbud of Linux (`mm/zbud.c`, as its own head describes it): 64 chunks per page. Blocks
+//! with one object are listed by free chunks, and the best fit among them takes the next object;
+//! one lock for the whole pool. Its eviction in order of use is left out: zram never used it. The
+//! original never compacts; here the store's compaction empties blocks of one object like any
+//! other pool's.
 //!
-//! What differs: the 64-byte header that takes a page's first chunk is an entry of a table here
-//! (`table.rs`), so 64 chunks are for objects, not 63, and an object of a whole unit needs no exception
-//! (zbud refuses what is larger than 62 chunks). Larger units have in proportion larger chunks.
+//! Differences: the 64-byte header, which takes a page's first chunk there, is an entry of a table
+//! here (`table.rs`). So 64 chunks are for objects, not 63, and an object of a whole unit needs no
+//! exception (zbud refuses objects larger than 62 chunks). Larger units have proportionally larger
+//! chunks.
 //!
-//! Trade-off: nothing is ever searched and a unit is free as soon as its two objects are gone, so churn
-//! fragments it least; but a unit of memory holds two compressed units at most. Bound: half the
-//! memory saved, whatever the codec achieves.
+//! Trade-off: nothing is ever searched, and a unit is free as soon as its two objects are gone, so
+//! overwriting fragments it least. But a unit of memory holds two compressed units at most. Bound:
+//! half of the memory saved, whatever the codec achieves.
 
-use super::arena::Memory;
 use super::buddies::{self, CHUNKS, Layout, OBJECTS_MAX};
-use super::{Pool, PoolConfig};
+use super::{PoolConfig, PoolMemory};
 use crate::error::Result;
+use crate::region::Region;
 
 pub(super) const NAME: &str = "zbud";
 
-pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>> {
-    buddies::make::<Pair>(config, memory, 1)
+pub(super) fn make(config: &PoolConfig, region: Region) -> Result<Box<PoolMemory>> {
+    buddies::make::<Pair>(config, region, 1)
 }
 
 /// The sizes of the two, in chunks; 0 for none.

@@ -1,18 +1,19 @@
-//! Compaction: empties sparse blocks, so that their memory goes back.
+//! Compaction: empties sparse blocks, so that their memory goes back to the system.
 //!
-//! The pool closes *victims* to insertion; one sweep over the slot table finds the objects of all of
-//! them; each is moved under its own slot's lock: inserted anew, published, removed where it was. A victim
-//! goes back when its last object does, and not before: one that is inserted and not yet published keeps
-//! its block, which is opened again then, and may be a victim the next time. Readers and writers go on
-//! meanwhile; each waits for one move at most.
+//! The pool closes *victims* to insertion. One sweep over the slot table finds the objects of all
+//! victims. Each is moved under its own slot's lock: inserted anew, published, removed at its old
+//! place. A victim goes back with its last object. An object that is inserted and not yet
+//! published keeps its block, which is opened again then, and may be a victim the next time.
+//! Readers and writers go on meanwhile; each waits for one move at most.
 //!
-//! Asked for, it goes on with blocks that lose much between their objects (`pool/victims.rs`): these move into
-//! memory that the compaction made free, which the pool takes from the system again if it must. Not
-//! unasked, for it moves many bytes for each that it gains, and not where writers live on the spare.
+//! A compaction that was asked for goes on with blocks that lose much between their objects
+//! (`pool/victims.rs`). These move into memory that the compaction made free; the pool may have to
+//! take that from the system again. Maintenance does not do this, because it moves many bytes for
+//! each that it gains; nor is it done where writers live on the spare.
 //!
-//! Work comes in steps of [`LOOKS_A_STEP`] slots and [`MOVES_A_STEP`] moves, with the place kept in
-//! between. Moving takes no more pages than it made free: what finds no room stays, and its victim takes
-//! objects again. When a writer finds no memory under the limit, all victims do.
+//! Work comes in steps of [`LOOKS_A_STEP`] slots and [`MOVES_A_STEP`] moves; the place is kept in
+//! between. Moving takes no more pages than it made free: an object that finds no room stays, and
+//! its victim takes objects again. When a writer finds no memory under the limit, all victims do.
 //!
 //! Locks: the compactor's, above all others; then a step locks one slot at a time, or takes the turn to grow.
 
@@ -21,73 +22,32 @@ use std::time::{Duration, Instant};
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::Result;
 use crate::page::PageIndex;
-use crate::pool::{Aim, Full, Mover, Victims, arena};
+use crate::pool::{Aim, Full, Mover, Parts};
 use crate::stats::Counter;
 
-use super::Store;
+use super::StoreWith;
+use super::compactor::Compactor;
 use super::lock::SlotLock;
 use super::slot::Entry;
 
 /// Blocks that are closed at once.
 const VICTIMS_MAX: usize = 4096;
 
-/// Looks into slots and moves of objects in a step: together some 100 us.
+/// Slots looked at and objects moved per step: together some 100 us.
 const LOOKS_A_STEP: u64 = 4096;
 const MOVES_A_STEP: usize = 64;
-
-/// Times that victims are chosen at most for either aim when compaction is asked for.
-const ROUNDS_MAX: usize = 256;
 
 /// Waste below this is left alone unless compaction is asked for, in bytes: a huge page.
 const WASTE_MIN_BYTES: u64 = 2 << 20;
 
-/// And waste below this part of the memory in use.
+/// The same as a share of the memory in use, as a divisor.
 const WASTE_MIN_PART: u64 = 4;
 
-/// The pool must grow before an object of so many bytes can move.
+/// The pool must grow before an object of this many bytes can move.
 struct Wanted(usize);
 
-/// What a compaction is at, between steps.
-#[derive(Debug, Default)]
-pub(super) struct Compactor {
-    victims: Victims,
-    mover: Mover,
-    aim: Aim,
-    /// The slot to look at next.
-    next: u64,
-    /// Times that victims may still be chosen; 0 if nobody asked for compaction.
-    rounds_left: usize,
-    /// The last sweep gained next to nothing.
-    is_fruitless: bool,
-    /// The waste that compaction found nothing to do about.
-    hopeless_bytes: u64,
-}
-
-impl Compactor {
-    fn is_running(&self) -> bool {
-        !self.victims.is_empty()
-    }
-
-    fn begin(&mut self, aim: Aim) {
-        self.aim = aim;
-        self.rounds_left = ROUNDS_MAX;
-        self.is_fruitless = false;
-    }
-}
-
-impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
-    /// Moves objects together and gives the memory that becomes free back to the system, the spare
-    /// included, for about `budget`; returns whether more is left to do, which [`Store::maintain`] will
-    /// do too. In all it may take as long as copying all objects does; readers and writers go on.
-    ///
-    /// ```
-    /// # let store = uzram::Store::builder().size(64 << 20).build()?;
-    /// while store.compact(std::time::Duration::from_millis(100))? {}
-    /// # Ok::<(), uzram::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory) if there is none for the list of blocks to empty.
+impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
+    /// As [`Store::compact`](crate::Store::compact).
     pub fn compact(&self, budget: Duration) -> Result<bool> {
         let start = Instant::now();
         // Others get at the compactor between steps.
@@ -99,7 +59,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         Ok(false)
     }
 
-    /// A step of a compaction that was asked for; whether there is more to do.
+    /// A step of a compaction that was asked for. Returns whether there is more to do.
     fn compact_as_asked(&self, compactor: &mut Compactor) -> Result<bool> {
         if compactor.rounds_left == 0 {
             compactor.begin(Aim::Sparse);
@@ -124,11 +84,11 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         compactor.hopeless_bytes = self.waste_bytes();
         // In a turn: a writer may have just made the memory that it is about to use.
         let _turn = self.growing.lock();
-        self.pool.trim(arena::Parts::Too);
+        self.pool.trim(Parts::Too);
         Ok(false)
     }
 
-    /// A step of compaction if the store is sparse; whether there is more to do.
+    /// A step of compaction if the store is sparse. Returns whether there is more to do.
     pub(super) fn compact_if_sparse(&self) -> bool {
         let Some(mut compactor) = self.compactor.try_lock() else {
             return false;
@@ -182,21 +142,22 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         Ok(compactor.is_running())
     }
 
-    /// Looks at some slots; false once all have been looked at.
+    /// Looks at some slots; false once the sweep is done.
     fn step(&self, compactor: &mut Compactor) -> bool {
-        let end = (compactor.next + LOOKS_A_STEP).min(self.table.len());
-        let mut moves = 0;
-        while compactor.next < end && moves < MOVES_A_STEP {
+        let (mut looks, mut moves) = (0, 0);
+        compactor.next = self.table.next_touched(compactor.next);
+        while compactor.next < self.table.len() && looks < LOOKS_A_STEP && moves < MOVES_A_STEP {
+            looks += 1;
             let index = PageIndex(compactor.next);
             let place = self.table.glimpse(index);
-            if place.is_some_and(|offset_bytes| compactor.victims.has(offset_bytes)) {
+            if place.is_some_and(|bytes| compactor.victims.has(bytes.start)) {
                 moves += 1;
                 if !self.relocate_growing(compactor, index) {
                     compactor.next = self.table.len();
                     break;
                 }
             }
-            compactor.next += 1;
+            compactor.next = self.table.next_touched(compactor.next + 1);
         }
         if compactor.next >= self.table.len() {
             compactor.is_fruitless = !self.finish(compactor);
@@ -207,8 +168,8 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         compactor.is_running()
     }
 
-    /// As [`Store::relocate`], after growing the pool if it must, by what became free and went back to the
-    /// system; false if it cannot.
+    /// As [`Store::relocate`]. If the pool must grow, it grows by memory that the compaction gave
+    /// back to the system; false if it cannot.
     fn relocate_growing(&self, compactor: &mut Compactor, index: PageIndex) -> bool {
         match self.relocate(compactor, index) {
             Err(Wanted(size_bytes)) if compactor.aim == Aim::Gaps => {
@@ -245,7 +206,8 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         Ok(())
     }
 
-    /// Opens the victims that are left and counts what was gained; whether another round pays.
+    /// Opens the remaining victims and counts the gain. Returns whether another round is
+    /// worthwhile.
     fn finish(&self, compactor: &mut Compactor) -> bool {
         let victims = std::mem::take(&mut compactor.victims);
         let gain = compactor.mover.end(&*self.pool, victims);

@@ -1,5 +1,5 @@
-//! Allocations that fail, one after the other, in every operation: an error, the old page, no leak.
-//! And CPU numbers that the machine does not have.
+//! Every allocation of every operation fails once: the result is an error and the old page, without a leak.
+//! Also CPU numbers that the machine does not have.
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
@@ -8,20 +8,7 @@ use crate::cpu::pretend;
 use crate::memory::fault;
 use crate::page::Unit;
 
-/// Bytes that no codec shrinks.
-pub(super) fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..length.div_ceil(8))
-        .flat_map(|_| next())
-        .take(length)
-        .collect()
-}
+pub(super) use uzram_testkit::noise;
 
 /// Bytes that every codec shrinks to about a third.
 pub(super) fn compressible(seed: u64, length: usize) -> Vec<u8> {
@@ -38,7 +25,7 @@ fn read(store: &Store, index: u64) -> Vec<u8> {
     page
 }
 
-/// Fresh stores of every kind: nothing is made yet that is made at first use.
+/// Fresh stores of every kind, before anything is made at first use.
 fn each_store(mut test: impl FnMut(&dyn Fn() -> Store)) {
     for algorithm in crate::algorithms() {
         for (unit, checksum) in [(4096, false), (16384, true)] {
@@ -63,7 +50,7 @@ fn fail_each(
         let store = make();
         arrange(&store);
         // A spare would serve what is to fail.
-        store.pool.trim(arena::Parts::Stay);
+        store.inner.pool.trim(Parts::Stay);
         let (old, before) = (read(&store, 0), store.stats());
         fault::fail_after(allowed);
         let done = act(&store);
@@ -217,12 +204,12 @@ fn any_failed_allocation_of_the_making_is_an_error() {
     }
 }
 
-/// A writer makes memory and then needs none, for somebody else freed an object meanwhile.
+/// A writer makes memory and then needs none, because another thread freed an object meanwhile.
 #[test]
 fn memory_that_was_made_and_not_used_goes_back_too() {
     for size_bytes in [1 << 20, 1 << 30] {
         let store = Store::builder().size(size_bytes).build().unwrap();
-        store.pool.grow(100).unwrap();
+        store.inner.pool.grow(100).unwrap();
         assert!(store.stats().mem_spare_bytes > 0);
         store.reset();
         assert_eq!(
@@ -233,7 +220,7 @@ fn memory_that_was_made_and_not_used_goes_back_too() {
     }
 }
 
-/// Threads that believe to be on CPUs far above the count, and change all the time.
+/// Threads with CPU numbers far above the count, which change all the time.
 #[test]
 fn cpu_numbers_above_the_count_serve() {
     let cpus = [0, 1, 2, 63, 1023, 1024, usize::MAX - 1, usize::MAX];

@@ -1,19 +1,22 @@
-//! How slots are locked: the trait, and the lock in use.
+//! The lock of a slot: the trait, and the lock in use.
 //!
-//! [`SleepingBit`] is the lock of every store but those that `uzram bench locks` makes: a bit of the slot
-//! word, so that it takes no memory. It spins [`SPINS_MAX`] turns and then sleeps: a holder that was
-//! preempted can be away for milliseconds. Sleepers wait in [`PARKING_LOTS`] hashed lots. A sleeper sets
-//! the waiters bit while it holds its lot's mutex, which the condition variable gives up; who unlocks a
-//! word with that bit takes the same mutex before it notifies. So no wake-up is lost; those woken for
-//! another slot of the lot look and sleep again.
+//! [`SleepingBit`] is the lock of every store except in `uzram bench locks`. It is a bit of the
+//! slot word, so it takes no memory. It spins [`SPINS_MAX`] turns and then sleeps, because a
+//! holder that was preempted can be away for milliseconds. Sleepers wait in [`PARKING_LOTS`]
+//! hashed lots. A sleeper sets the waiters bit while it holds its lot's mutex, which the condition
+//! variable releases. A thread that unlocks a word with that bit takes the same mutex before it
+//! notifies. So no wake-up is lost. Threads woken for another slot of the lot look and sleep
+//! again.
 
 #![allow(unsafe_code)]
+
+use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 
 use crate::error::Result;
 use crate::memory;
-use crate::sync::{self, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sync::{self, Condvar, Mutex, Ordering};
 
 /// Turns of spinning before a thread sleeps: about as long as one page takes to decompress.
 const SPINS_MAX: u32 = if cfg!(uzram_shuttle) { 1 } else { 200 };
@@ -21,7 +24,7 @@ const SPINS_MAX: u32 = if cfg!(uzram_shuttle) { 1 } else { 200 };
 /// Places to sleep, shared by all slots.
 const PARKING_LOTS: usize = if cfg!(uzram_shuttle) { 1 } else { 64 };
 
-/// Bits of the slot word that are the lock's: zero in every content.
+/// Bits of the slot word for the lock: zero in every content.
 pub const LOCK_BITS: u64 = LOCK | WAITERS;
 
 const LOCK: u64 = 1;
@@ -30,7 +33,7 @@ const WAITERS: u64 = 1 << 1;
 /// A word of the slot table, from mapped memory, zero at first.
 #[cfg(not(uzram_shuttle))]
 pub type Word = crate::sync::MappedU64;
-/// A word of the slot table as the model checker wants it: an object that it tracks.
+/// A word of the slot table under the model checker: an object that it tracks.
 #[cfg(uzram_shuttle)]
 pub type Word = crate::sync::AtomicU64;
 
@@ -39,46 +42,66 @@ pub type Word = crate::sync::AtomicU64;
 pub struct Slot<'a> {
     /// The entry's place in the table.
     pub index: u64,
-    /// The slot word. Without its [`LOCK_BITS`] it is the slot's content, which is the store's.
+    /// The slot word. Without its [`LOCK_BITS`] it is the slot's content, which belongs to the
+    /// store.
     pub word: &'a Word,
-    /// The entry's last word: the slot word itself in a table of one word an entry, else the lock's own.
+    /// The entry's last word: the slot word itself in a table of one word per entry, else the
+    /// lock's own.
+    #[cfg_attr(
+        not(feature = "lab"),
+        expect(
+            dead_code,
+            reason = "the one lock of the product lives in the slot word"
+        )
+    )]
     pub lock: &'a Word,
 }
 
-/// How slots are locked.
+/// A way to lock slots.
 ///
 /// # Safety
-/// Between `lock` and `unlock` of a slot no other thread is between `lock` and `unlock`, nor between
-/// `lock_shared` and `unlock_shared`, of that slot. What the last `unlock` stored is what the
-/// next `lock` or `lock_shared` returns, and all that was done before the one is seen after the other.
+/// Between `lock` and `unlock` of a slot no other thread is between `lock` and `unlock`, nor
+/// between `lock_shared` and `unlock_shared`, of that slot. The next `lock` or `lock_shared`
+/// returns the word that the last `unlock` stored, and everything done before that `unlock` is
+/// visible after it.
 pub unsafe trait SlotLock: Send + Sync + Sized {
     /// 64-bit words of an entry: 1 for a lock that lives in [`LOCK_BITS`], else more.
     const ENTRY_WORDS: usize;
 
-    /// What the locks of one table share. Entries are not touched: all of their bits are zero.
+    /// The shared state of one table's locks. Entries are not touched: all of their bits are zero.
     ///
     /// # Errors
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
     fn new() -> Result<Self>;
 
-    /// Waits until nobody has the slot, takes it, and returns its word without [`LOCK_BITS`].
+    /// Waits until the slot is free, takes it, and returns its word without [`LOCK_BITS`].
     fn lock(&self, slot: Slot<'_>) -> u64;
 
     /// Stores `word`, which has none of [`LOCK_BITS`], and gives the slot back.
     fn unlock(&self, slot: Slot<'_>, word: u64);
+
+    /// As `lock`, but without waiting: nothing if somebody has the slot. A lock whose words must not be dropped
+    /// to zero (see [`SlotLock::words_dropped`]) gives nothing, ever.
+    fn try_lock(&self, _slot: Slot<'_>) -> Option<u64> {
+        None
+    }
+
+    /// Called after the words of locked slots, [`LOCK_BITS`] and all, have become zero, which unlocked these:
+    /// wakes whoever waits for slot `indices`.
+    fn words_dropped(&self, _indices: Range<u64>) {}
 
     /// As `lock`, but others may share the slot.
     fn lock_shared(&self, slot: Slot<'_>) -> u64 {
         self.lock(slot)
     }
 
-    /// Gives back what `lock_shared` took; `word` is what that returned.
+    /// Gives the shared slot back; `word` is the result of `lock_shared`.
     fn unlock_shared(&self, slot: Slot<'_>, word: u64) {
         self.unlock(slot, word);
     }
 }
 
-/// A bit of the slot word; who waits for long sleeps.
+/// A bit of the slot word; threads that wait for long sleep.
 #[derive(Debug)]
 pub struct SleepingBit {
     lots: Box<[CachePadded<ParkingLot>]>,
@@ -86,7 +109,8 @@ pub struct SleepingBit {
 
 #[derive(Debug, Default)]
 struct ParkingLot {
-    mutex: Mutex<()>,
+    /// How many sleep.
+    sleepers: Mutex<usize>,
     condvar: Condvar,
 }
 
@@ -117,6 +141,21 @@ unsafe impl SlotLock for SleepingBit {
         self.lock_asleep(slot)
     }
 
+    fn try_lock(&self, slot: Slot<'_>) -> Option<u64> {
+        let word = slot.word.load(Ordering::Relaxed);
+        let is_locked = word & LOCK == 0 && try_set(slot.word, word, word | LOCK);
+        is_locked.then_some(word & !WAITERS)
+    }
+
+    /// A waiter that marked the word before it became zero, or marks what it still sees of it, sleeps by the
+    /// time its lot can be locked; one that comes later finds the slot unlocked.
+    fn words_dropped(&self, indices: Range<u64>) {
+        let lots = PARKING_LOTS as u64;
+        indices
+            .take(PARKING_LOTS)
+            .for_each(|index| self.wake(index % lots));
+    }
+
     #[inline]
     fn unlock(&self, slot: Slot<'_>, word: u64) {
         let before = slot.word.swap(word, Ordering::Release);
@@ -130,7 +169,7 @@ impl SleepingBit {
     #[cold]
     fn lock_asleep(&self, slot: Slot<'_>) -> u64 {
         let lot = self.lot(slot.index);
-        let mut sleeping = lot.mutex.lock();
+        let mut sleeping = lot.sleepers.lock();
         loop {
             let word = slot.word.load(Ordering::Relaxed);
             if word & LOCK == 0 {
@@ -139,7 +178,9 @@ impl SleepingBit {
                     return word & !WAITERS;
                 }
             } else if word & WAITERS != 0 || try_set(slot.word, word, word | WAITERS) {
+                *sleeping += 1;
                 sleeping = sync::wait(&lot.condvar, sleeping);
+                *sleeping -= 1;
             }
         }
     }
@@ -147,9 +188,11 @@ impl SleepingBit {
     #[cold]
     fn wake(&self, index: u64) {
         let lot = self.lot(index);
-        let sleeping: MutexGuard<'_, ()> = lot.mutex.lock();
-        lot.condvar.notify_all();
-        drop(sleeping);
+        let sleepers = lot.sleepers.lock();
+        // To notify nobody is a system call too.
+        if *sleepers > 0 {
+            lot.condvar.notify_all();
+        }
     }
 
     fn lot(&self, index: u64) -> &ParkingLot {

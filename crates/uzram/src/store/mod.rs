@@ -1,90 +1,72 @@
 //! The store: pages by index, compressed, in a table of slots over a pool.
 //!
-//! One verb a file. `write.rs` prepares content unlocked and publishes it locked; `read.rs`
+//! One verb per file. `write.rs` prepares content unlocked and publishes it locked. `read.rs`
 //! decompresses under the lock, straight from the pool's memory into the caller's buffer.
 
+mod build;
 mod compact;
+mod compactor;
+mod concrete;
 pub(crate) mod lock;
 mod read;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod recover;
 mod slot;
+mod words;
 mod write;
 
 use std::fmt;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::codec::streams::{PerCpuStreams, Stream, StreamPolicy};
+use crate::codec::streams::{Stream, StreamPolicy};
 use crate::codec::{Compression, Parameters};
-use crate::config::{StoreBuilder, StoreConfig};
+use crate::config::StoreConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{PageIndex, PageState, Unit, Zeroing};
-use crate::pool::{self, Pool, PoolConfig, arena};
-use crate::region::Region;
+use crate::pool::{self, Parts, PoolConfig, PoolMemory};
+use crate::region::{PAGE_BYTES, Region};
 use crate::stats::{Counter, Counters, Stats};
 use crate::sync::{Arc, AtomicBool, AtomicU64, MappedU32, Mutex, Ordering};
 
-use self::compact::Compactor;
-use self::lock::{SleepingBit, SlotLock};
+use self::compactor::Compactor;
+pub use self::concrete::Store;
+use self::lock::SlotLock;
 use self::slot::{Entry, SlotGuard, SlotTable};
 
-/// Pages kept compressed in memory.
-///
-/// Any number of threads may read and write at once; operations on one page take effect one after
-/// another, and a failed one leaves the page as it was.
-///
-/// ```
-/// use uzram::{PageIndex, Store};
-///
-/// let store = Store::builder().size(64 << 20).algorithm("lz4").build()?;
-/// let page = b"uzram ".repeat(683)[..4096].to_vec();
-/// store.write(PageIndex(7), &page)?;
-///
-/// let mut back = vec![0; 4096];
-/// store.read(PageIndex(7), &mut back)?;
-/// assert_eq!(back, page);
-/// assert!(store.stats().compr_data_size_bytes < 100);
-/// # Ok::<(), uzram::Error>(())
-/// ```
-///
-/// The type's parameters are for our benchmarks, which compare other slot locks and other ways to
-/// share the streams; everybody else writes `Store`.
-pub struct Store<L = SleepingBit, S = PerCpuStreams<Stream>> {
+/// A store with any slot lock, and any way to share streams: what [`Store`] is made of, and what the laboratory
+/// compares.
+pub struct StoreWith<L, S> {
     unit: Unit,
     pool_name: &'static str,
-    compression: Arc<Compression<S>>,
+    compression: Arc<Compression>,
+    streams: S,
     table: SlotTable<L>,
-    pool: Box<dyn Pool>,
+    pool: Box<PoolMemory>,
     counters: Counters,
     /// The pool's: objects from this size on are kept raw.
     huge_bytes: usize,
     mem_limit_bytes: AtomicU64,
-    /// Whose turn it is to grow the pool under a limit, and to use what that made.
+    /// The turn to set the limit, which the pool knows too.
+    limiting: Mutex<()>,
+    /// The turn to grow the pool under a limit, and to use the new memory.
     growing: Mutex<()>,
-    /// The writer whose turn it is has lost what it made to others.
+    /// Set while the writer whose turn it is loses its new memory to others.
     starving: AtomicBool,
     compactor: Mutex<Compactor>,
-    /// CRC-32 of each object, where asked for; written and read under the slot's lock.
+    /// CRC-32 of each object, if asked for; written and read under the slot's lock.
     checksums: Option<Region>,
     /// Whether writers wait for a spare instead of growing the pool.
     has_spare: bool,
 }
 
-impl Store {
-    /// Starts the making of a store.
-    #[must_use]
-    pub fn builder() -> StoreBuilder {
-        StoreBuilder::default()
-    }
-}
-
-impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
-    pub(crate) fn new(config: StoreConfig<S>) -> Result<Store<L, S>> {
+impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
+    pub(crate) fn new(config: StoreConfig, streams: S) -> Result<StoreWith<L, S>> {
         let pool_config = config.pool_config();
-        let memory = arena::Memory::reserve(&pool_config)?;
+        let arena = pool::reserve(&pool_config)?;
         let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing)?;
         let spare_bytes = config.spare_bytes;
-        let mut store = Store::over(config, &pool_config, table, memory)?;
+        let mut store = StoreWith::over(config, streams, &pool_config, table, arena)?;
         if spare_bytes > 0 {
             store.make_ready(spare_bytes)?;
         }
@@ -95,9 +77,9 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     fn make_ready(&mut self, spare_bytes: u64) -> Result<()> {
         self.table.populate()?;
         if let Some(checksums) = &self.checksums {
-            checksums.populate(0..checksums.length_bytes(), false)?;
+            checksums.populate(0..checksums.length_bytes())?;
         }
-        self.compression.make_all()?;
+        self.compression.make_all(&self.streams)?;
         self.pool.make_ready()?;
         self.has_spare = self.pool.set_spare(spare_bytes);
         // A span each; false also when the system gives no more, which the next turns try again.
@@ -106,11 +88,12 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     }
 
     fn over(
-        config: StoreConfig<S>,
+        config: StoreConfig,
+        streams: S,
         pool_config: &PoolConfig,
         table: SlotTable<L>,
-        memory: arena::Memory,
-    ) -> Result<Store<L, S>> {
+        arena: Region,
+    ) -> Result<StoreWith<L, S>> {
         let checksums = match config.checksum {
             true => {
                 let bytes = usize::try_from(table.len())
@@ -126,16 +109,18 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
             }
             false => None,
         };
-        let pool = pool::make(config.pool, pool_config, memory)?;
-        Ok(Store {
+        let pool = pool::make(config.pool, pool_config, arena)?;
+        Ok(StoreWith {
             unit: config.unit,
             pool_name: config.pool,
             compression: config.compression,
+            streams,
             huge_bytes: pool.huge_bytes(),
             pool,
             table,
             counters: Counters::new()?,
             mem_limit_bytes: AtomicU64::new(config.mem_limit_bytes),
+            limiting: Mutex::default(),
             growing: Mutex::default(),
             starving: AtomicBool::new(false),
             compactor: Mutex::default(),
@@ -144,99 +129,131 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         })
     }
 
-    /// Size of the store before compression, in bytes: a multiple of the unit.
+    /// As [`Store::size_bytes`](crate::Store::size_bytes).
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.table.len() << self.unit.shift()
     }
 
-    /// The size of a page.
+    /// As [`Store::unit`](crate::Store::unit).
     #[must_use]
     pub fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// The codec's name.
+    /// As [`Store::algorithm`](crate::Store::algorithm).
     #[must_use]
     pub fn algorithm(&self) -> &str {
         self.compression.codec().name()
     }
 
-    /// The codec's parameters, where they differ from its defaults.
+    /// As [`Store::parameters`](crate::Store::parameters).
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         self.compression.parameters()
     }
 
-    /// The pool's name.
+    /// As [`Store::pool`](crate::Store::pool).
     #[must_use]
     pub fn pool(&self) -> &'static str {
         self.pool_name
     }
 
-    /// The limit on memory for objects, in bytes; 0 for none.
+    /// As [`Store::mem_limit`](crate::Store::mem_limit).
     #[must_use]
     pub fn mem_limit(&self) -> u64 {
         self.mem_limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes the limit, in bytes; 0 removes it. Not retroactive: what is stored stays, and
-    /// new objects are refused until enough is gone.
+    /// As [`Store::set_mem_limit`](crate::Store::set_mem_limit).
     pub fn set_mem_limit(&self, limit_bytes: u64) {
+        let _limiting = self.limiting.lock();
         self.mem_limit_bytes.store(limit_bytes, Ordering::Relaxed);
         self.pool.set_limit(limit_bytes);
     }
 
-    /// Forgets the highest memory use, as writing 0 to zram's `mem_used_max` does.
+    /// As [`Store::reset_mem_used_max`](crate::Store::reset_mem_used_max).
     pub fn reset_mem_used_max(&self) {
         self.pool.reset_used_max();
     }
 
-    /// Makes page `index` a hole and frees its memory.
-    ///
-    /// # Errors
-    /// [`ErrorKind::OutOfRange`].
+    /// As [`Store::trim`](crate::Store::trim).
     pub fn trim(&self, index: PageIndex) -> Result<()> {
         self.punch(index)?;
         self.counters.add(Counter::NotifyFree, 1);
         Ok(())
     }
 
-    /// Makes page `index` read as zeroes and frees its memory.
+    /// Makes holes of the pages of `range` and frees their memory. The cost depends on the pages
+    /// that were ever stored there.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`].
+    /// [`ErrorKind::OutOfRange`]; nothing has changed then.
+    pub(crate) fn trim_range(&self, range: Range<u64>) -> Result<()> {
+        self.punch_range(range.clone())?;
+        let pages = range.end.saturating_sub(range.start);
+        self.counters.add(Counter::NotifyFree, pages);
+        Ok(())
+    }
+
+    /// As [`Store::trim_range`], without counting it as a discard.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`]; nothing has changed then.
+    pub(crate) fn punch_range(&self, range: Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.table.check(PageIndex(range.end - 1))?;
+        let mut next = self.table.next_touched(range.start);
+        while next < range.end {
+            self.punch(PageIndex(next))?;
+            next = self.table.next_touched(next + 1);
+        }
+        Ok(())
+    }
+
+    /// The first page from `from` on that may be no hole, or the number of pages.
+    pub(crate) fn next_touched(&self, from: u64) -> u64 {
+        self.table.next_touched(from)
+    }
+
+    /// As [`Store::zero`](crate::Store::zero).
     pub fn zero(&self, index: PageIndex, zeroing: Zeroing) -> Result<()> {
         match zeroing {
             Zeroing::MayPunch => self.punch(index),
-            Zeroing::NoHole => self.replace(index, Entry::Same(0)),
+            Zeroing::NoHole => {
+                self.table.admit(index)?;
+                self.replace(index, Entry::Same(0))
+            }
         }
     }
 
-    /// How page `index` is kept at this moment.
-    ///
-    /// # Errors
-    /// [`ErrorKind::OutOfRange`].
+    /// As [`Store::state`](crate::Store::state).
     pub fn state(&self, index: PageIndex) -> Result<PageState> {
         self.table.state(index)
     }
 
-    /// Empties the store, gives its memory back and zeroes its counters, as zram's `reset` does. A
-    /// page written meanwhile by another thread may survive.
+    /// As [`Store::reset`](crate::Store::reset).
     pub fn reset(&self) {
+        self.behind_the_starving();
         self.stop_compacting();
-        for index in (0..self.table.len()).map(PageIndex) {
-            let emptied = self.punch(index);
-            debug_assert!(emptied.is_ok(), "emptying a slot that exists cannot fail");
+        let emptied = self.punch_range(0..self.table.len());
+        debug_assert!(emptied.is_ok(), "emptying slots that exist cannot fail");
+        // A spare means that no write may wait for the table's memory either.
+        if !self.has_spare {
+            self.table
+                .give_back(|indices| self.forget_checksums(indices));
         }
         self.counters.forget_events();
-        self.pool.trim(arena::Parts::Stay);
+        self.pool.trim(Parts::Stay);
+        if !self.has_spare {
+            self.pool.give_back_tables();
+        }
         self.pool.reset_used_max();
     }
 
-    /// Does work that writers should not wait for, such as populating a spare or compacting what has
-    /// become sparse, for about `budget`; returns whether more is left to do. Call it now and then
-    /// from a thread of your own.
+    /// As [`Store::maintain`](crate::Store::maintain).
     pub fn maintain(&self, budget: Duration) -> bool {
         let start = Instant::now();
         loop {
@@ -250,14 +267,13 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         }
     }
 
-    /// Memory that objects take, with the pool's overhead, in bytes: `mem_used_total_bytes` of
-    /// [`Store::stats`] without the locks that the rest of the statistics take.
+    /// As [`Store::mem_used_bytes`](crate::Store::mem_used_bytes).
     #[must_use]
     pub fn mem_used_bytes(&self) -> u64 {
-        self.pool.arena().stats().used_bytes
+        self.pool.used_bytes()
     }
 
-    /// What the store holds and has done.
+    /// As [`Store::stats`](crate::Store::stats).
     #[must_use]
     pub fn stats(&self) -> Stats {
         let pool = self.pool.stats();
@@ -284,6 +300,11 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
             table_bytes: self.table.reserved_bytes(),
             side_tables_bytes: pool.side_bytes + checksum_bytes,
         }
+    }
+
+    /// Leases a stream; sleeps while none may be had.
+    fn lease(&self) -> Result<S::Lease<'_>> {
+        self.streams.lease(|| self.compression.stream())
     }
 
     /// Counts a request outside the device, which never reaches a page.
@@ -327,6 +348,15 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
             .map(|region| &region.half_words()[index.0 as usize])
     }
 
+    /// Gives the memory of a chunk's checksums back, while its slots are locked.
+    fn forget_checksums(&self, indices: Range<u64>) {
+        if let Some(checksums) = &self.checksums {
+            let bytes = |index: u64| index as usize * size_of::<MappedU32>();
+            let end = bytes(indices.end).next_multiple_of(PAGE_BYTES);
+            checksums.release(bytes(indices.start)..end);
+        }
+    }
+
     fn check_page(&self, length: usize) -> Result<()> {
         match length == self.unit.bytes() {
             true => Ok(()),
@@ -354,7 +384,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     }
 }
 
-impl<L: SlotLock, S: StreamPolicy<Stream>> fmt::Debug for Store<L, S> {
+impl<L: SlotLock, S: StreamPolicy<Stream>> fmt::Debug for StoreWith<L, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
             .field("size_bytes", &self.size_bytes())
@@ -365,7 +395,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> fmt::Debug for Store<L, S> {
     }
 }
 
-/// How the counts of what is stored change when an entry replaces another one: mostly in the size alone.
+/// The changes of the counters when an entry replaces another one: mostly in the size alone.
 fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 4] {
     let amounts = |entry: &Entry| match entry {
         Entry::Empty => [0; 4],

@@ -1,4 +1,7 @@
-//! Reading: under the slot's lock, from the pool's memory into the caller's buffer, no bounce copy.
+//! Reading: under the slot's lock, from the pool's memory into the caller's buffer, without a
+//! bounce copy.
+
+use std::ops::Range;
 
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::{Error, ErrorKind, Result};
@@ -6,17 +9,16 @@ use crate::page::{self, PageIndex};
 use crate::stats::Counter;
 use crate::sync::Ordering;
 
-use super::Store;
+use super::StoreWith;
 use super::lock::SlotLock;
 use super::slot::{Entry, Locked};
 
-impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
-    /// Reads page `index` into `page`, one unit. Pages never written read as zeroes.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a buffer of another length, [`ErrorKind::OutOfRange`],
-    /// [`ErrorKind::Corrupt`] if the stored object is damaged, [`ErrorKind::NoMemory`] if its codec
-    /// keeps state and gets none; the buffer holds zeroes then.
+/// The part of the next object that the caches are asked for, in bytes. The rest follows by itself, as bytes are
+/// decoded in their order. To ask for all of it gains less, as a CPU awaits some twenty lines at a time.
+const PREFETCH_BYTES_MAX: usize = 1024;
+
+impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
+    /// As [`Store::read`](crate::Store::read).
     pub fn read(&self, index: PageIndex, page: &mut [u8]) -> Result<()> {
         self.check_page(page.len())?;
         if self.table.is_hole(index)? {
@@ -28,11 +30,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
             .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
     }
 
-    /// Reads the bytes of page `index` from `start` on into `part`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::OutOfRange`] if the part is not within the page, else as [`Store::read`], and
-    /// [`ErrorKind::NoMemory`] for the buffer that a compressed page goes through.
+    /// As [`Store::read_at`](crate::Store::read_at).
     pub fn read_at(&self, index: PageIndex, start: usize, part: &mut [u8]) -> Result<()> {
         self.check_part(start, part.len())?;
         if part.len() == self.unit.bytes() {
@@ -45,6 +43,18 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         let guard = self.table.lock_shared(index)?;
         self.load_part(&guard, start, part)
             .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
+    }
+
+    /// Asks the caches for the object of page `index`, which is read next: it comes while another page is
+    /// decoded. A hint: the object is seen without the lock, so it may be gone by now.
+    #[inline]
+    pub(crate) fn expect(&self, index: PageIndex) {
+        if self.table.check(index).is_ok()
+            && let Some(Range { start, end }) = self.table.glimpse(index)
+        {
+            self.pool
+                .prefetch(start..end.min(start + PREFETCH_BYTES_MAX));
+        }
     }
 
     /// Decompresses the locked entry into `page`.

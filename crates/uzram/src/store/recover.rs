@@ -1,13 +1,13 @@
 //! Taking over a store whose process died between any two instructions.
 //!
-//! The slot words are the only truth: locks are broken, every object that a word names is adopted by
-//! a new pool over the same arena, and what no word names is dropped. Only the tests do this so
-//! far; the layout is what they keep honest.
+//! The slot words are the only truth: locks are broken, a new pool over the same arena adopts
+//! every object that a word names, and the rest is dropped. Only the tests do this so far. They
+//! keep the layout honest.
 
 use super::*;
 use crate::page::PageIndex;
 use crate::region::Region;
-use crate::store::slot::Words;
+use crate::store::words::Words;
 
 /// The memory of a store, as file descriptors that outlive it.
 pub(crate) struct Remains {
@@ -21,11 +21,12 @@ impl Store {
         let slots = config.disksize_bytes >> config.unit.shift();
         let table = SlotTable::over(Words::over(remains.words), slots)?;
         table.break_locks();
-        let memory = arena::Memory {
-            region: remains.arena,
-        };
-        let store = Store::over(config, &pool_config, table, memory)?;
-        for index in (0..slots).map(PageIndex) {
+        let made = Store::over(config, &pool_config, table, remains.arena)?;
+        let store = &made.inner;
+        let mut next = store.table.next_touched(0);
+        while next < slots {
+            let index = PageIndex(next);
+            next = store.table.next_touched(next + 1);
             let guard = store.table.lock(index)?;
             if let Entry::Raw(handle) | Entry::Packed(handle) = guard.entry() {
                 store.pool.adopt(handle)?;
@@ -38,6 +39,6 @@ impl Store {
                 .add_all(counted(&Entry::Empty, guard.entry()));
         }
         store.pool.adopted();
-        Ok(store)
+        Ok(made)
     }
 }

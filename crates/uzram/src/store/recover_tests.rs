@@ -1,5 +1,5 @@
-//! A store whose process died between any two instructions opens again: every page that was
-//! acknowledged is whole, one that was not is old or new, and nothing is leaked.
+//! A store whose process died between any two instructions opens again: every acknowledged page is
+//! whole, any other is old or new, and nothing is leaked.
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
@@ -51,14 +51,14 @@ pub(super) fn with_pool(pool: &str, mut config: StoreConfig) -> StoreConfig {
 /// A store in memory that outlives it.
 pub(super) fn make(config: StoreConfig) -> (Store, Files) {
     let pool_config = config.pool_config();
-    let memory = arena::Memory::reserve(&pool_config).unwrap();
+    let arena = pool::reserve(&pool_config).unwrap();
     let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing).unwrap();
     let files = Files {
         words: table.words().region().file(),
-        arena: memory.region.file(),
+        arena: arena.file(),
     };
     (
-        Store::over(config, &pool_config, table, memory).unwrap(),
+        Store::over(config, &pool_config, table, arena).unwrap(),
         files,
     )
 }
@@ -69,7 +69,7 @@ fn read(store: &Store, index: u64) -> Vec<u8> {
     page
 }
 
-/// What a store holds, without what has happened to it.
+/// The content of a store, without its history.
 fn held(stats: &Stats) -> [u64; 5] {
     [
         stats.orig_data_size_bytes,
@@ -143,7 +143,7 @@ fn use_up(store: &Store) {
         );
         store.trim(PageIndex(index)).unwrap();
     }
-    store.pool.trim(arena::Parts::Stay);
+    store.inner.pool.trim(Parts::Stay);
     let stats = store.stats();
     assert_eq!(held(&stats), [0; 5]);
     assert_eq!(stats.mem_resident_bytes, 0, "{stats:?}");
@@ -156,11 +156,17 @@ fn locks_of_the_dead_are_broken_and_unpublished_objects_dropped() {
     before.write(PageIndex(0), &noise(1, 4096)).unwrap();
     let held_before = held(&before.stats());
     // Dies with a slot locked, and with an object that no slot names yet.
-    std::mem::forget(before.table.lock(PageIndex(0)).unwrap());
-    std::mem::forget(before.pool.insert(&[1; 4096], Room::Any).or_else(|_| {
-        before.pool.grow(4096).unwrap();
-        before.pool.insert(&[1; 4096], Room::Any)
-    }));
+    std::mem::forget(before.inner.table.lock(PageIndex(0)).unwrap());
+    std::mem::forget(
+        before
+            .inner
+            .pool
+            .insert(&[1; 4096], Room::Any)
+            .or_else(|_| {
+                before.inner.pool.grow(4096).unwrap();
+                before.inner.pool.insert(&[1; 4096], Room::Any)
+            }),
+    );
     assert!(before.stats().mem_used_total_bytes > held_before[2]);
     let after = Store::recover(config(), files.remains()).unwrap();
     assert_eq!(held(&after.stats()), held_before);
@@ -174,7 +180,8 @@ const THREADS: u64 = 3;
 const KILLS: u64 = 15;
 const CHILD: &str = "UZRAM_TEST_WRITER";
 
-/// For each page, what was begun last and what was acknowledged last; then one word: running.
+/// For each page the last operation that was begun and the last that was acknowledged; then one
+/// word: running.
 struct Log(Region);
 
 impl Log {
@@ -234,7 +241,7 @@ fn act(store: &Store, page: u64, version: u64) {
     done.unwrap();
 }
 
-/// The process that is killed: does nothing unless it was started to.
+/// The process that is killed. It does nothing unless it was started to.
 #[test]
 fn writer() {
     let Ok(place) = std::env::var(CHILD) else {
@@ -299,7 +306,7 @@ fn a_killed_writer_loses_nothing_that_it_acknowledged() {
     );
 }
 
-/// How many operations were begun and not acknowledged when their writers died.
+/// The number of operations that were begun and not acknowledged when their writers died.
 fn kill_writers(pool: &str) -> u64 {
     let (store, files) = make(writer_config(pool));
     drop(store);

@@ -1,4 +1,4 @@
-//! Slots, pages and the pool under every schedule that shuttle makes; a deadlock or a lost wake-up
+//! Slots, pages and the pool under every schedule that shuttle makes. A deadlock or a lost wake-up
 //! fails a schedule too. Spins are one turn here, and all slots share one place to sleep.
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
@@ -8,10 +8,10 @@ use crate::codec::{Codec, Compressor, DecompressShared, Decompressor, Malformed}
 use crate::pool::{Full, Handle, Room};
 use crate::region::Backing;
 
-/// Of each kind of schedule.
+/// Runs of each kind of schedule.
 const SCHEDULES: usize = if cfg!(debug_assertions) { 2000 } else { 20000 };
 
-/// Of models of compaction, which take longer, for each pool.
+/// Runs of models of compaction, which take longer, for each pool.
 const COMPACTIONS: usize = if cfg!(debug_assertions) { 200 } else { 1000 };
 
 fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
@@ -59,7 +59,8 @@ fn shuttle_the_slot_lock_excludes_and_wakes() {
     });
 }
 
-/// Drops the zeroes at a page's end; a page without any is too big. Can be preempted on both ways.
+/// Drops the zeroes at a page's end; a page without any is too big. Both directions can be
+/// preempted.
 struct Tail;
 
 impl Codec for Tail {
@@ -195,7 +196,8 @@ fn shuttle_two_partial_writers_and_a_full_one() {
     });
 }
 
-/// Memory for one raw page, and two writers who want it: one gets it, the other keeps what it had.
+/// Memory for one raw page, and two writers that want it: one gets it, the other keeps its old
+/// page.
 #[test]
 fn shuttle_a_writer_that_gets_no_memory_keeps_the_old_page() {
     check(|| {
@@ -226,8 +228,182 @@ fn shuttle_a_writer_that_gets_no_memory_keeps_the_old_page() {
     });
 }
 
-/// Room for one block of two units, and two writers who want one each, of different classes: making
-/// room for the one by giving back what the other has just made must not go on for ever.
+/// Parts are read while others zero and write them: each is from before or after.
+#[test]
+fn shuttle_parts_are_read_and_zeroed_among_writers() {
+    check(|| {
+        let store = store(0);
+        store.write(PageIndex(0), &long(9)).unwrap();
+        let (zeroing, reader) = (store.clone(), store.clone());
+        together(vec![
+            write_part(&store, 32, [3, 4]),
+            Box::new(move || {
+                let zero = |start: usize, length: usize, zeroing_kind: Zeroing| {
+                    let zeroed = zeroing.zero_at(PageIndex(0), start, length, zeroing_kind);
+                    zeroed.unwrap();
+                };
+                zero(0, 16, Zeroing::NoHole);
+                zero(64, 4032, Zeroing::MayPunch);
+            }),
+            Box::new(move || {
+                let mut part = [0xee; 64];
+                reader.read_at(PageIndex(0), 0, &mut part).unwrap();
+                let old = long(9);
+                assert!(part[..16] == old[..16] || part[..16] == [0; 16], "torn");
+                assert_eq!(part[16..32], old[16..32], "undone");
+                let seen = &part[32..48];
+                assert!([&old[32..48], &[3; 16], &[4; 16]].contains(&seen), "torn");
+            }),
+        ]);
+        let mut last = long(9);
+        last[..16].fill(0);
+        last[32..48].fill(4);
+        last[64..].fill(0);
+        assert!(read(&store, 0) == last);
+    });
+}
+
+/// Resets beside writers empty the pages that were there, and at most the pages written meanwhile
+/// are left. Each page is one that was written or none.
+#[test]
+fn shuttle_reset_among_writers_and_readers() {
+    check(|| {
+        let store = store(0);
+        for index in 0..4 {
+            store.write(PageIndex(index), &short(1)).unwrap();
+        }
+        let (resetting, writer, reader, parts) =
+            (store.clone(), store.clone(), store.clone(), store.clone());
+        together(vec![
+            Box::new(move || resetting.reset()),
+            Box::new(move || {
+                for byte in [2, 3] {
+                    writer.write(PageIndex(1), &long(byte)).unwrap();
+                    let seen = read(&writer, 1);
+                    assert!(seen == long(byte) || seen == [0; 4096], "neither");
+                }
+            }),
+            Box::new(move || {
+                let seen = read(&reader, 1);
+                let known = [short(1), long(2), long(3), vec![0; 4096]];
+                assert!(known.contains(&seen), "none of them");
+                reader.trim(PageIndex(2)).unwrap();
+            }),
+            Box::new(move || {
+                parts.write_at(PageIndex(3), 16, &[5; 16]).unwrap();
+                let seen = read(&parts, 3);
+                assert!(
+                    [0, 1].contains(&seen[0]) && [0, 5].contains(&seen[16]),
+                    "none"
+                );
+            }),
+        ]);
+        for index in [0, 2] {
+            assert!(read(&store, index) == [0; 4096], "page {index}");
+        }
+        // Written after all that: it stays.
+        store.write(PageIndex(1), &long(4)).unwrap();
+        assert!(read(&store, 1) == long(4));
+        let page_3 = u64::from(read(&store, 3) != [0; 4096]);
+        let stored_bytes = store.stats().orig_data_size_bytes;
+        assert_eq!(stored_bytes >> 12, 1 + page_3);
+        store.reset();
+        let stats = store.stats();
+        assert_eq!(
+            (stats.mem_used_total_bytes, stats.mem_resident_bytes),
+            (0, 0)
+        );
+    });
+}
+
+/// The table's words go back while others lock their slots, sleep for them and look at them without a lock:
+/// nobody waits for ever, two are never in, and what is published later stays.
+#[test]
+fn shuttle_the_table_goes_back_among_those_who_lock() {
+    check(|| {
+        let table: SlotTable = SlotTable::new(4 << 12, Unit::DEFAULT, Backing::Private).unwrap();
+        let table = Arc::new(table);
+        let inside = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let work = |first: u64| -> Box<dyn FnOnce() + Send> {
+            let (table, inside) = (table.clone(), inside.clone());
+            Box::new(move || {
+                for index in [first, 1 - first] {
+                    let guard = table.lock(PageIndex(index)).unwrap();
+                    let count = &inside[index as usize];
+                    assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "two are in");
+                    shuttle::thread::yield_now();
+                    let old = match guard.entry() {
+                        Entry::Same(old) => *old,
+                        _ => 0,
+                    };
+                    count.fetch_sub(1, Ordering::SeqCst);
+                    let entry = match index {
+                        // Stays.
+                        0 => Entry::Same(old + 1),
+                        // Comes and goes.
+                        _ => Entry::Empty,
+                    };
+                    let _ = guard.publish(entry);
+                    if index == 0 {
+                        assert!(!table.is_hole(PageIndex(0)).unwrap(), "lost");
+                    }
+                }
+            })
+        };
+        let give_back = || -> Box<dyn FnOnce() + Send> {
+            let (table, inside) = (table.clone(), inside.clone());
+            Box::new(move || {
+                for _ in 0..2 {
+                    table.give_back(|chunk| {
+                        for index in chunk.filter(|index| *index < 2) {
+                            let count = inside[index as usize].load(Ordering::SeqCst);
+                            assert_eq!(count, 0, "somebody is in");
+                        }
+                    });
+                }
+            })
+        };
+        together(vec![work(0), work(1), give_back(), give_back()]);
+        let locked = table.lock(PageIndex(0)).unwrap();
+        assert_eq!(*locked.entry(), Entry::Same(2), "a write was lost");
+        drop(locked);
+        assert_eq!(table.next_touched(0), 0);
+        let _ = table.lock(PageIndex(0)).unwrap().publish(Entry::Empty);
+        for _ in 0..200 {
+            // The model's system refuses at times.
+            table.give_back(|_| {});
+        }
+        assert_eq!(table.next_touched(0), table.len(), "a chunk stays");
+    });
+}
+
+/// The limit that is left is one that was set, the statistics show it, and it holds.
+#[test]
+fn shuttle_limits_are_set_among_writers() {
+    check(|| {
+        let store = store(3 << 12);
+        let limit = |pages: u64| -> Box<dyn FnOnce() + Send> {
+            let store = store.clone();
+            Box::new(move || store.set_mem_limit(pages << 12))
+        };
+        let work = |index: u64| -> Box<dyn FnOnce() + Send> {
+            let store = store.clone();
+            Box::new(move || match store.write(PageIndex(index), &long(2)) {
+                Ok(()) => assert!(read(&store, index) == long(2)),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace),
+            })
+        };
+        together(vec![limit(1), limit(2), work(0), work(1)]);
+        let pages = store.mem_limit() >> 12;
+        assert!([1, 2].contains(&pages));
+        store.reset();
+        let stored = (0..3).filter(|index| store.write(PageIndex(*index), &long(3)).is_ok());
+        assert_eq!(stored.count() as u64, pages);
+    });
+}
+
+/// Room for one block of two units, and two writers that want one each, of different classes.
+/// Making room for one by giving back what the other has just made must not go on for ever.
 #[test]
 fn shuttle_writers_at_the_limit_do_not_starve_each_other() {
     check(|| {
@@ -253,8 +429,8 @@ fn shuttle_writers_at_the_limit_do_not_starve_each_other() {
     });
 }
 
-/// Room for one object a page, and a writer that takes on its fast path what another makes, again and
-/// again, for it gives its page back each time.
+/// Room for one object per page, and a writer that takes on its fast path what another makes,
+/// again and again, because it gives its page back each time.
 #[test]
 fn shuttle_a_starving_writer_gets_the_memory_that_it_makes() {
     check(|| {
@@ -283,8 +459,9 @@ fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
             limit_bytes: 0,
             backing: Backing::Private,
         };
-        let memory = arena::Memory::reserve(&config).unwrap();
-        let pool: Arc<dyn Pool> = Arc::from(pool::make(pool::pools()[0], &config, memory).unwrap());
+        let arena = pool::reserve(&config).unwrap();
+        let pool: Arc<PoolMemory> =
+            Arc::from(pool::make(pool::pools()[0], &config, arena).unwrap());
         let work = |byte: u8| -> Box<dyn FnOnce() + Send> {
             let pool = pool.clone();
             Box::new(move || {
@@ -300,12 +477,12 @@ fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
         together(vec![work(1), work(2)]);
         let stats = pool.stats();
         assert_eq!(stats.used_bytes, 0);
-        pool.trim(arena::Parts::Stay);
+        pool.trim(Parts::Stay);
         assert_eq!(pool.stats().resident_bytes, 0, "{stats:?}");
     });
 }
 
-fn insert(pool: &dyn Pool, bytes: &[u8]) -> Handle {
+fn insert(pool: &PoolMemory, bytes: &[u8]) -> Handle {
     loop {
         match pool.insert(bytes, Room::Any) {
             Ok(handle) => return handle,
@@ -315,8 +492,8 @@ fn insert(pool: &dyn Pool, bytes: &[u8]) -> Handle {
     }
 }
 
-/// Twelve pages of which two in three are left: where three share a block, compaction empties one of
-/// two objects.
+/// Twelve pages of which two in three are left: where three share a block, compaction empties one
+/// of two blocks.
 fn sparse(pool: &str) -> Arc<Store> {
     let compression = Compression::with_codec(Box::new(Tail), Unit::DEFAULT).unwrap();
     let builder = Store::builder().size(12 << 12).compression(compression);
@@ -343,7 +520,7 @@ fn compact(store: &Store) {
     while store.compact(Duration::ZERO).unwrap() {}
 }
 
-/// Each page that is left moves or not, and is read, written and trimmed meanwhile.
+/// Each remaining page moves or not, and is read, written and trimmed meanwhile.
 #[test]
 fn shuttle_compaction_among_readers_writers_and_trims() {
     for pool in pool::pools() {
@@ -393,8 +570,8 @@ fn shuttle_compaction_among_readers_writers_and_trims() {
     }
 }
 
-/// An object that was inserted before its block was closed and is published after the sweep: its block
-/// stays for as long as it lives.
+/// An object that was inserted before its block was closed and is published after the sweep: its
+/// block stays as long as the object lives.
 #[test]
 fn shuttle_compaction_waits_for_objects_that_are_not_published() {
     for pool in pool::pools() {

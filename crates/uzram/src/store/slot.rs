@@ -1,4 +1,5 @@
-//! The slot table: one 64-bit word a page, which is its content's only truth and its lock.
+//! The slot table: one 64-bit word per page. The word is the only record of the page's content,
+//! and its lock.
 //!
 //! ```text
 //! bits 0-1    the lock's
@@ -9,28 +10,46 @@
 //! bits 26-63  payload: the object's granule in the arena, or the fill word
 //! ```
 //!
-//! Lock order of the engine: compactor > turn to grow > slot > stream or decompression context > pool class > arena.
+//! Lock order of the engine: compactor > turn to grow, turn to set the limit > slot > stream or
+//! decompression context > pool class or shard > arena.
 //! 1. An entry is seen and changed only through its [`SlotGuard`].
-//! 2. A writer of a whole page prepares the new content unlocked, gives its stream and the class back,
-//!    and locks the slot only to publish; it frees the old content after the unlock.
-//! 3. A writer of part of a page holds the lock from the read to the publish; if memory must be made it
-//!    unlocks, makes it, and starts again from the read.
-//! 4. No thread holds two slots.
+//! 2. A writer of a whole page prepares the new content unlocked, gives its stream and the pool's
+//!    lock back, and locks the slot only to publish. It frees the old content after the unlock.
+//! 3. A writer of part of a page holds the lock from the read to the publish. If memory must be
+//!    made, it unlocks, makes memory, and starts again from the read.
+//! 4. No thread waits for a slot while it holds one. Only [`SlotTable::give_back`] holds several: it
+//!    tries those of a chunk, and never waits.
 //!
 //! The lock itself is in `store/lock.rs`.
+//!
+//! One bit per chunk of [`CHUNK_SLOTS`] slots says whether any of them was locked. Slots of other
+//! chunks are holes, which is known without touching them. Looking at a page of the table can make
+//! it resident, so a sweep over the slots costs what the disk holds and not what it could hold. A
+//! thread that has locked a slot sets its chunk's bit before it publishes, so what has content has
+//! its bit.
+//!
+//! The memory of an empty chunk can be given back ([`SlotTable::give_back`]). All of its slots are
+//! locked, the bit is cleared, and the pages are dropped. Dropped words are zero: empty and unlocked.
+//! Locked words keep others out until they are gone. A thread that locks a slot later comes after
+//! the clearing, so the bit that it sets stays. Threads that wait for such a slot are woken. (If
+//! somebody looks at a memfd's page without a lock just then, the page is back without a bit. It
+//! reads as holes too.)
 
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::headroom;
+use crate::memory;
 use crate::page::{PageIndex, PageState, Unit};
 use crate::pool::{GRANULE_BITS, GRANULE_BYTES, Handle};
 use crate::region::Backing;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 
 use super::lock::{LOCK_BITS, SleepingBit, Slot, SlotLock};
+use super::words::{Words, too_many};
 
 const KIND_SHIFT: u32 = 2;
 const KIND_BITS: u32 = 3;
@@ -48,15 +67,21 @@ const _: () = {
     assert!(1 << SIZE_BITS == crate::page::UNIT_MAX_BYTES);
 };
 
+/// Slots that share a bit: two pages of the table, and one page of the checksums.
+pub(crate) const CHUNK_SLOTS: u64 = if cfg!(uzram_shuttle) { 2 } else { 1024 };
+
+/// The cost of a chunk's first slot, with its checksums and page tables, in bytes.
+const CHUNK_BYTES: usize = 16 << 10;
+
 const KIND_EMPTY: u64 = 0;
 const KIND_SAME: u64 = 1;
 const KIND_RAW: u64 = 2;
 const KIND_PACKED: u64 = 3;
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// A hole: reads as zeroes, allocated by nobody.
+    /// A hole: reads as zeroes, takes no memory.
     Empty,
     /// Filled with one repeated word; no memory.
     Same(u32),
@@ -81,8 +106,8 @@ impl Entry {
     }
 
     /// # Safety
-    /// `word` must come from [`Entry::encode`], and no handle of an earlier decoding may be alive but
-    /// those that shared guards lend, beside which this one is only lent too.
+    /// `word` must come from [`Entry::encode`]. No handle of an earlier decoding may be alive,
+    /// except those that shared guards lend; beside them this one is only lent too.
     unsafe fn decode(word: u64) -> Entry {
         let payload = word >> PAYLOAD_SHIFT;
         let size = (word >> SIZE_SHIFT) as u16;
@@ -103,6 +128,8 @@ impl Entry {
 pub(crate) struct SlotTable<L = SleepingBit> {
     words: Words,
     slots: u64,
+    /// One bit per chunk.
+    touched: Box<[AtomicU64]>,
     lock: L,
 }
 
@@ -118,9 +145,14 @@ impl<L: SlotLock> SlotTable<L> {
     }
 
     pub(crate) fn over(words: Words, slots: u64) -> Result<SlotTable<L>> {
+        let chunks = slots.div_ceil(CHUNK_SLOTS);
+        let mut touched = Vec::new();
+        memory::reserve(&mut touched, chunks.div_ceil(64) as usize)?;
+        touched.resize_with(touched.capacity(), AtomicU64::default);
         Ok(SlotTable {
             words,
             slots,
+            touched: touched.into_boxed_slice(),
             lock: L::new()?,
         })
     }
@@ -151,6 +183,7 @@ impl<L: SlotLock> SlotTable<L> {
     pub(crate) fn lock(&self, index: PageIndex) -> Result<SlotGuard<'_, L>> {
         self.check(index)?;
         let word = self.lock.lock(self.slot(index));
+        self.touch(index);
         // SAFETY: the slot is locked now: whoever decoded its word before has encoded or forgotten
         // its handle, since a guard does one of the two before it unlocks.
         let entry = unsafe { Entry::decode(word) };
@@ -160,13 +193,15 @@ impl<L: SlotLock> SlotTable<L> {
         })
     }
 
-    /// Locks the slot of page `index` to look at it only; others may at the same time.
+    /// Locks the slot of page `index` only to look at it. Other readers may do so at the same
+    /// time.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`].
     pub(crate) fn lock_shared(&self, index: PageIndex) -> Result<SharedGuard<'_, L>> {
         self.check(index)?;
         let word = self.lock.lock_shared(self.slot(index));
+        self.touch(index);
         // SAFETY: as in `lock`, except that others may have decoded the same word and share the lock:
         // a shared guard lends its handle only, to readers, and forgets it before it unlocks.
         let entry = unsafe { Entry::decode(word) };
@@ -176,25 +211,26 @@ impl<L: SlotLock> SlotTable<L> {
         })
     }
 
-    /// Whether page `index` is a hole, seen without the lock, whose taking would make a page of the
-    /// table resident: `mkfs` discards and reads whole devices that hold nothing. A write that has
-    /// been acknowledged is seen; one under way may or may not be.
+    /// Whether page `index` is a hole, seen without the lock, and without touching a page of the
+    /// table that has no memory. Touching it would make it resident, and `mkfs` discards and reads
+    /// whole devices that hold nothing. An acknowledged write is seen; one under way may or may
+    /// not be.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`].
     pub(crate) fn is_hole(&self, index: PageIndex) -> Result<bool> {
         self.check(index)?;
-        Ok(self.slot(index).word.load(Ordering::Relaxed) & !LOCK_BITS == 0)
+        Ok(self.peek(index) & !LOCK_BITS == 0)
     }
 
-    /// How page `index` is kept, seen without the lock: a writer changes the word only to publish,
-    /// so it always names what a read at that moment would return.
+    /// The state of page `index`, seen without the lock. A writer changes the word only to
+    /// publish, so the word always names the content that a read at that moment would return.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`].
     pub(crate) fn state(&self, index: PageIndex) -> Result<PageState> {
         self.check(index)?;
-        let word = self.slot(index).word.load(Ordering::Relaxed);
+        let word = self.peek(index);
         Ok(match word >> KIND_SHIFT & ((1 << KIND_BITS) - 1) {
             KIND_SAME => PageState::Same((word >> PAYLOAD_SHIFT) as u32),
             KIND_RAW => PageState::Raw,
@@ -205,13 +241,121 @@ impl<L: SlotLock> SlotTable<L> {
         })
     }
 
-    /// Where the object of page `index` lies, if it has one, as the offset into the arena in bytes; seen
+    /// Where the object of page `index` lies in the arena, if it has one, in bytes. It is seen
     /// without the lock, so it was true a moment ago.
-    pub(crate) fn glimpse(&self, index: PageIndex) -> Option<usize> {
-        let word = self.slot(index).word.load(Ordering::Relaxed);
+    #[inline]
+    pub(crate) fn glimpse(&self, index: PageIndex) -> Option<Range<usize>> {
+        let word = self.peek(index);
         let kind = word >> KIND_SHIFT & ((1 << KIND_BITS) - 1);
-        matches!(kind, KIND_RAW | KIND_PACKED)
-            .then_some((word >> PAYLOAD_SHIFT) as usize * GRANULE_BYTES)
+        let start = (word >> PAYLOAD_SHIFT) as usize * GRANULE_BYTES;
+        let size_bytes = usize::from((word >> SIZE_SHIFT) as u16) + 1;
+        matches!(kind, KIND_RAW | KIND_PACKED).then_some(start..start + size_bytes)
+    }
+
+    /// Gives the memory of chunks without content back to the system, and calls `forget` for each with the
+    /// indices of its slots, while all of them are locked.
+    pub(crate) fn give_back(&self, mut forget: impl FnMut(Range<u64>)) {
+        let mut next = self.next_touched(0);
+        while next < self.slots {
+            let first = next - next % CHUNK_SLOTS;
+            let end = (first + CHUNK_SLOTS).min(self.slots);
+            self.give_back_chunk(first..end, &mut forget);
+            next = self.next_touched(first + CHUNK_SLOTS);
+        }
+    }
+
+    /// See the file head. A chunk with content stays, and so does one of whose slots somebody has one: 8 KiB, with
+    /// checksums 12 KiB, for each request that is under way during a reset, until the next reset.
+    fn give_back_chunk(&self, chunk: Range<u64>, forget: &mut impl FnMut(Range<u64>)) {
+        let mut locked = chunk.start..chunk.start;
+        while locked.end < chunk.end {
+            let slot = self.slot(PageIndex(locked.end));
+            match self.lock.try_lock(slot) {
+                Some(0) => locked.end += 1,
+                Some(word) => {
+                    self.lock.unlock(slot, word);
+                    return self.unlock_empty(locked);
+                }
+                None => return self.unlock_empty(locked),
+            }
+        }
+        forget(chunk.clone());
+        let (bits, bit) = self.touched_bit(PageIndex(chunk.start));
+        bits.fetch_and(!bit, Ordering::Release);
+        // Page by page, each of which goes whole or stays whole.
+        for first in chunk.clone().step_by(Words::PAGE_WORDS / L::ENTRY_WORDS) {
+            let end = (first + (Words::PAGE_WORDS / L::ENTRY_WORDS) as u64).min(chunk.end);
+            if !self.words.release(first as usize * L::ENTRY_WORDS) {
+                self.touch(PageIndex(first));
+                self.unlock_empty(first..end);
+            }
+        }
+        self.lock.words_dropped(chunk);
+    }
+
+    /// Unlocks slots without content.
+    fn unlock_empty(&self, locked: Range<u64>) {
+        for index in locked.map(PageIndex) {
+            self.lock.unlock(self.slot(index), 0);
+        }
+    }
+
+    /// The first page from `from` on that may be no hole, or the number of slots.
+    pub(crate) fn next_touched(&self, from: u64) -> u64 {
+        let first_chunk = from / CHUNK_SLOTS;
+        let mut at = (first_chunk / 64) as usize;
+        let mut mask = u64::MAX << (first_chunk % 64);
+        while let Some(word) = self.touched.get(at) {
+            let bits = word.load(Ordering::Relaxed) & mask;
+            if bits != 0 {
+                let chunk = at as u64 * 64 + u64::from(bits.trailing_zeros());
+                return (chunk * CHUNK_SLOTS).clamp(from.min(self.slots), self.slots);
+            }
+            mask = u64::MAX;
+            at += 1;
+        }
+        self.slots
+    }
+
+    /// The word of page `index`, seen without the lock; that of a hole if no slot of its chunk was
+    /// ever locked.
+    fn peek(&self, index: PageIndex) -> u64 {
+        let (word, bit) = self.touched_bit(index);
+        match word.load(Ordering::Relaxed) & bit {
+            0 => 0,
+            _ => self.slot(index).word.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes that page `index` may be no hole from now on.
+    #[inline]
+    fn touch(&self, index: PageIndex) {
+        let (word, bit) = self.touched_bit(index);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn touched_bit(&self, index: PageIndex) -> (&AtomicU64, u64) {
+        let chunk = index.0 / CHUNK_SLOTS;
+        (&self.touched[(chunk / 64) as usize], 1 << (chunk % 64))
+    }
+
+    /// Asks for the memory that the slot of page `index` needs if it is the first one of its chunk
+    /// that is locked. Its words are populated when they are first touched, and then nothing can
+    /// be refused any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`], [`ErrorKind::NoMemory`].
+    #[inline]
+    pub(crate) fn admit(&self, index: PageIndex) -> Result<()> {
+        self.check(index)?;
+        let (word, bit) = self.touched_bit(index);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            drop(headroom::admit(CHUNK_BYTES * L::ENTRY_WORDS)?);
+        }
+        Ok(())
     }
 
     /// Refuses an index past the end.
@@ -241,11 +385,16 @@ impl<L: SlotLock> SlotTable<L> {
 
 #[cfg(all(test, not(uzram_shuttle)))]
 impl SlotTable {
-    /// Unlocks every slot: for a table whose users died.
+    /// Finds the chunks that were touched, and unlocks their slots: for a table whose users died.
     pub(crate) fn break_locks(&self) {
-        for index in 0..self.slots {
-            let slot = self.slot(PageIndex(index));
-            slot.word.fetch_and(!LOCK_BITS, Ordering::Relaxed);
+        let mut next = 0;
+        while let Some(index) = self.words.next_resident(next).filter(|at| *at < self.slots) {
+            next = (index / CHUNK_SLOTS + 1) * CHUNK_SLOTS;
+            self.touch(PageIndex(index));
+            for index in index..next.min(self.slots) {
+                let slot = self.slot(PageIndex(index));
+                slot.word.fetch_and(!LOCK_BITS, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -264,13 +413,13 @@ pub(crate) struct SharedGuard<'a, L: SlotLock> {
     locked: Locked,
 }
 
-/// What a guard shows.
+/// The state that a guard shows.
 #[derive(Debug)]
 pub(crate) struct Locked {
     index: PageIndex,
     /// The word as found, without the lock's bits.
     word: u64,
-    /// Owned by the slot, not by the guard, unless [`SlotGuard::publish`] takes it out.
+    /// Belongs to the slot, not to the guard, unless [`SlotGuard::publish`] takes it out.
     entry: ManuallyDrop<Entry>,
 }
 
@@ -293,8 +442,8 @@ impl Locked {
 }
 
 impl<L: SlotLock> SlotGuard<'_, L> {
-    /// Unlocks the slot with its object at another place, `new`, where the same bytes lie; everything
-    /// else of the word stays. Returns the old object for its memory to be freed.
+    /// Unlocks the slot with its object at another place, `new`, which has the same bytes. The
+    /// rest of the word stays. Returns the old object, whose memory must be freed.
     ///
     /// # Panics
     /// If the slot has no object of this size.
@@ -313,7 +462,7 @@ impl<L: SlotLock> SlotGuard<'_, L> {
         old
     }
 
-    /// Replaces the content, unlocks, and returns the old content for its memory to be freed.
+    /// Replaces the content, unlocks, and returns the old content, whose memory must be freed.
     #[must_use = "the old entry owns memory"]
     pub(crate) fn publish(self, entry: Entry) -> Entry {
         let mut guard = ManuallyDrop::new(self);
@@ -355,88 +504,6 @@ impl<L: SlotLock> Deref for SharedGuard<'_, L> {
 
     fn deref(&self) -> &Locked {
         &self.locked
-    }
-}
-
-fn too_many() -> Error {
-    Error::new(
-        ErrorKind::NoMemory,
-        "the slot table exceeds the address space",
-    )
-}
-
-pub(crate) use words::Words;
-
-/// The words in a region.
-#[cfg(not(uzram_shuttle))]
-mod words {
-    use crate::error::Result;
-    use crate::region::{Backing, Region};
-    use crate::store::lock::Word;
-
-    #[derive(Debug)]
-    pub(crate) struct Words {
-        region: Region,
-    }
-
-    impl Words {
-        pub(crate) fn reserve(words: u64, backing: Backing) -> Result<Words> {
-            let bytes = words.checked_mul(size_of::<Word>() as u64);
-            let bytes = bytes
-                .and_then(|bytes| usize::try_from(bytes).ok())
-                .ok_or_else(super::too_many)?;
-            Ok(Words {
-                region: Region::reserve(bytes, backing)?,
-            })
-        }
-
-        pub(super) fn populate(&self) -> Result<()> {
-            self.region.populate(0..self.region.length_bytes(), false)
-        }
-
-        #[inline]
-        pub(super) fn at(&self, place: usize) -> &Word {
-            &self.region.words()[place]
-        }
-
-        #[cfg(test)]
-        pub(crate) fn over(region: Region) -> Words {
-            Words { region }
-        }
-
-        #[cfg(test)]
-        pub(crate) fn region(&self) -> &Region {
-            &self.region
-        }
-    }
-}
-
-/// The words as the model checker wants them: each one an object that it tracks.
-#[cfg(uzram_shuttle)]
-mod words {
-    use crate::error::Result;
-    use crate::region::Backing;
-    use crate::store::lock::Word;
-
-    #[derive(Debug)]
-    pub(crate) struct Words {
-        words: Vec<Word>,
-    }
-
-    impl Words {
-        pub(crate) fn reserve(words: u64, _backing: Backing) -> Result<Words> {
-            Ok(Words {
-                words: (0..words).map(|_| Word::new(0)).collect(),
-            })
-        }
-
-        pub(super) fn populate(&self) -> Result<()> {
-            Ok(())
-        }
-
-        pub(super) fn at(&self, place: usize) -> &Word {
-            &self.words[place]
-        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Writing: prepare, then publish.
 //!
 //! *Fast path*: compress on this CPU's stream, insert into populated memory, give the stream back,
-//! publish. *Slow path*: if the pool must grow, give the stream back first (growing may sleep, and a
-//! sleeper must not hold up other writers), grow, lease again and compress again, for another writer
-//! used the buffer meanwhile. A failed write leaves the old page as it was.
+//! publish. *Slow path*: if the pool must grow, give the stream back first (growing may sleep, and
+//! a sleeper must not hold up other writers), grow, lease again and compress again, because
+//! another writer used the buffer meanwhile. A failed write leaves the old page as it was.
 //!
-//! Pages that look random are kept raw without a try. The look costs other pages a hundredth of lz4's
-//! time; on pages of which every fourth is random, writes take 3 to 7 % less with lz4, 10 to 15 with zstd.
+//! Pages that look random are kept raw without a try. The look costs other pages a hundredth of
+//! lz4's time. Where every fourth page is random, writes take 3 to 7 % less time with lz4, 10 to
+//! 15 % with zstd.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,29 +19,29 @@ use crate::pool::{Full, Handle, Room};
 use crate::stats::Counter;
 use crate::sync::{self, AtomicBool, MutexGuard, Ordering};
 
-use super::Store;
+use super::StoreWith;
 use super::lock::SlotLock;
 use super::slot::Entry;
 
-/// How often a write grows the pool before it gives up: others may take what it made, each of those that
-/// are at a write already once when it starves.
+/// Times that a write grows the pool before it gives up. Others may take the new memory, or a reset
+/// give it back: once it starves, each one already under way does so at most once.
 const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 3 } else { 64 };
 
-/// After so many a writer is starving: it gets a turn, and writers that come behind it wait.
+/// After this many a writer is starving: it gets a turn, and later writers wait.
 const GROWTHS_UNTIL_STARVING: usize = if cfg!(uzram_shuttle) { 1 } else { 4 };
 
-/// How often a writer looks whether the spare has been refilled, and the pause in between: a second
-/// in all.
+/// Looks of a writer for the refilled spare, and the pause between them: a second in all.
 const SPARE_WAITS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 1000 };
 const SPARE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Closer to the limit than this, in bytes, no spare can be counted on: it comes in spans of 2 MiB.
+/// Closer to the limit than this, in bytes, the spare may not be refilled: it comes in spans of 2
+/// MiB.
 const NEAR_LIMIT_BYTES: u64 = 8 << 20;
 
 /// Under a smaller limit, in bytes, pools take no huge pages, of which a spare consists.
 const SPARE_LIMIT_BYTES_MIN: u64 = 64 << 20;
 
-/// What a partial write puts into its range.
+/// The new content of a partial write's range.
 enum Patch<'a> {
     Bytes(&'a [u8]),
     Zeroes(Zeroing),
@@ -52,21 +53,22 @@ struct Prepared {
     checksum: u32,
 }
 
-/// One writer at a time grows the pool.
+/// The turn to grow the pool, of one writer at a time.
 struct Turn<'a> {
     _growing: MutexGuard<'a, ()>,
     starving: &'a AtomicBool,
 }
 
 impl<'a> Turn<'a> {
-    fn new<L: SlotLock, S: StreamPolicy<Stream>>(store: &'a Store<L, S>) -> Turn<'a> {
+    fn new<L: SlotLock, S: StreamPolicy<Stream>>(store: &'a StoreWith<L, S>) -> Turn<'a> {
         Turn {
             _growing: store.growing.lock(),
             starving: &store.starving,
         }
     }
 
-    /// Others took what this writer made: those that have not begun wait until the turn ends.
+    /// Others took the new memory of this writer: writers that have not begun wait until the turn
+    /// ends.
     fn starve(&self) {
         self.starving.store(true, Ordering::Relaxed);
     }
@@ -78,7 +80,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Why an attempt did not end in content.
+/// The reason why an attempt did not end in content.
 enum Retry {
     /// Grow the pool for an object of this many bytes and start again.
     Grow(usize),
@@ -91,17 +93,13 @@ impl From<Error> for Retry {
     }
 }
 
-impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
-    /// Writes `page`, one unit, as page `index`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a buffer of another length, [`ErrorKind::OutOfRange`],
-    /// [`ErrorKind::NoSpace`] at the memory limit and [`ErrorKind::NoMemory`]: the page keeps its
-    /// old content.
+impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
+    /// As [`Store::write`](crate::Store::write).
     pub fn write(&self, index: PageIndex, page: &[u8]) -> Result<()> {
         self.check_page(page.len())?;
         self.table.check(index)?;
         self.counting_failure(|| {
+            self.table.admit(index)?;
             let prepared = self.attempts(|| self.prepare(page))?;
             match self.table.lock(index) {
                 Ok(guard) => self.publish(guard, prepared.entry, prepared.checksum),
@@ -111,11 +109,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         })
     }
 
-    /// Writes `part` into page `index` from byte `start` on; the rest of the page stays.
-    ///
-    /// # Errors
-    /// [`ErrorKind::OutOfRange`] if the part is not within the page, else as [`Store::write`], and
-    /// [`ErrorKind::Corrupt`] if the old page cannot be read.
+    /// As [`Store::write_at`](crate::Store::write_at).
     pub fn write_at(&self, index: PageIndex, start: usize, part: &[u8]) -> Result<()> {
         self.check_part(start, part.len())?;
         if part.len() == self.unit.bytes() {
@@ -124,10 +118,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         self.update(index, start..start + part.len(), &Patch::Bytes(part))
     }
 
-    /// Zeroes `length` bytes of page `index` from `start` on; the rest of the page stays.
-    ///
-    /// # Errors
-    /// As [`Store::write_at`].
+    /// As [`Store::zero_at`](crate::Store::zero_at).
     pub fn zero_at(
         &self,
         index: PageIndex,
@@ -145,11 +136,15 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         self.update(index, start..start + length, &Patch::Zeroes(zeroing))
     }
 
-    /// Read, merge, compress and publish under the slot's lock, so that no other writer's bytes are
-    /// undone; if memory must be made, unlock, make it, and start again from the read.
+    /// Reads, merges, compresses and publishes under the slot's lock, so that no other writer's
+    /// bytes are undone. If memory must be made, it unlocks, makes memory, and starts again from
+    /// the read.
     fn update(&self, index: PageIndex, range: Range<usize>, patch: &Patch<'_>) -> Result<()> {
         self.table.check(index)?;
-        self.counting_failure(|| self.attempts(|| self.try_update(index, range.clone(), patch)))
+        self.counting_failure(|| {
+            self.table.admit(index)?;
+            self.attempts(|| self.try_update(index, range.clone(), patch))
+        })
     }
 
     fn try_update(
@@ -162,7 +157,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         if range.is_empty() || is_zero_already(guard.entry(), patch) {
             return Ok(());
         }
-        let mut stream = self.compression.lease()?;
+        let mut stream = self.lease()?;
         let Stream { packer, page } = &mut *stream;
         self.load(&guard, page)?;
         match patch {
@@ -187,7 +182,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         if self.compression.is_in_vain(page) {
             return self.insert_untried(page);
         }
-        let mut stream = self.compression.lease()?;
+        let mut stream = self.lease()?;
         self.insert(page, stream.packer.compress(page))
     }
 
@@ -198,7 +193,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         Ok(prepared)
     }
 
-    /// Inserts the packed form, or the page itself where that saves no memory.
+    /// Inserts the packed form, or the page itself if packing saves no memory.
     fn insert(&self, page: &[u8], packed: Option<&[u8]>) -> Result<Prepared, Retry> {
         let worth = |packed: &&[u8]| (1..self.huge_bytes).contains(&packed.len());
         let (bytes, entry): (_, fn(Handle) -> Entry) = match packed.filter(worth) {
@@ -224,15 +219,15 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
     /// Runs `attempt` until it succeeds or fails, and once more if compaction kept memory from it.
     fn attempts<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
         match self.attempts_growing(&mut attempt) {
-            Err(error) if error.kind() == ErrorKind::NoSpace && self.stop_compacting() => {
+            Err(error) if is_full(&error) && self.stop_compacting() => {
                 self.attempts_growing(&mut attempt)
             }
             ended => ended,
         }
     }
 
-    /// Runs `attempt` until it succeeds or fails, growing the pool in between, when the attempt has
-    /// given its stream and slot back.
+    /// Runs `attempt` until it succeeds or fails. It grows the pool in between, when the attempt
+    /// has given its stream and slot back.
     fn attempts_growing<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
         self.behind_the_starving();
         let mut wanted_bytes = match attempt() {
@@ -266,16 +261,17 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> Store<L, S> {
         })
     }
 
-    /// Waits while a writer starves. What he makes, the others may take on their fast path, each for the
-    /// write that he is at; then all of them are here, and it is his.
-    fn behind_the_starving(&self) {
+    /// Waits while a writer starves. Each other writer may take its new memory on the fast path,
+    /// once for its current write, and a reset may give it back once. Then all of them wait here, and
+    /// the memory is left to it.
+    pub(super) fn behind_the_starving(&self) {
         if self.starving.load(Ordering::Relaxed) {
             drop(self.growing.lock());
         }
     }
 
-    /// Repeats `attempt` until the spare has been refilled by [`Store::maintain`], which this thread
-    /// must not do itself: to wait for memory here may be to wait for this very write.
+    /// Repeats `attempt` until [`Store::maintain`] has refilled the spare. This thread must not
+    /// refill it: waiting for memory here may be waiting for this very write.
     fn await_spare<T>(&self, mut attempt: impl FnMut() -> Result<T, Retry>) -> Result<T> {
         for wait in 0..SPARE_WAITS_MAX {
             self.counters.add(Counter::SlowPathWrites, 1);
@@ -319,6 +315,11 @@ fn is_zero_already(entry: &Entry, patch: &Patch<'_>) -> bool {
         (patch, entry),
         (Patch::Zeroes(_), Entry::Same(0)) | (Patch::Zeroes(Zeroing::MayPunch), Entry::Empty)
     )
+}
+
+/// Whether memory may be missing that blocks closed to insertion have.
+fn is_full(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NoMemory)
 }
 
 fn no_memory() -> Error {

@@ -27,7 +27,7 @@ fn runs(seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut page = Vec::new();
     while page.len() < 4096 {
-        page.resize(page.len() + 1 + rng.below(200) as usize, rng.next() as u8);
+        page.resize(page.len() + 1 + rng.below(200), rng.next() as u8);
     }
     page.truncate(4096);
     page

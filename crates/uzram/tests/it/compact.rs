@@ -14,7 +14,7 @@ pub fn mixed(index: u64, version: u64, unit: usize) -> Vec<u8> {
         return noise(seed, unit);
     }
     let mut page = vec![0; unit];
-    let length = unit / 8 + (Rng::new(seed).below(unit as u64 / 2)) as usize;
+    let length = unit / 8 + Rng::new(seed).below(unit / 2);
     page[..length].copy_from_slice(&compressible(seed, length));
     page
 }
@@ -34,7 +34,7 @@ pub fn make_sparse(store: &Store, pages: u64) -> Vec<u64> {
             .unwrap();
     }
     let mut rng = Rng::new(pages);
-    let (trimmed, left): (Vec<u64>, _) = (0..pages).partition(|_| rng.below(2) == 0);
+    let (trimmed, left): (Vec<u64>, _) = (0..pages).partition(|_| rng.below_u64(2) == 0);
     for index in trimmed {
         store.trim(PageIndex(index)).unwrap();
     }
@@ -296,7 +296,7 @@ fn compaction_stays_within_the_limit() {
             })
             .count() as u64;
         let mut rng = Rng::new(limit);
-        let (trimmed, left): (Vec<u64>, Vec<u64>) = (0..fits).partition(|_| rng.below(2) == 0);
+        let (trimmed, left): (Vec<u64>, Vec<u64>) = (0..fits).partition(|_| rng.below_u64(2) == 0);
         for index in &trimmed {
             store.trim(PageIndex(*index)).unwrap();
         }

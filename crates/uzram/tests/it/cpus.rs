@@ -9,7 +9,8 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use uzram::Store;
 
 use crate::pages::Rng;
-use crate::races::{THREADS, race_on_store};
+use crate::race::THREADS;
+use crate::races::race_on_store;
 
 const TURNS: u64 = if cfg!(debug_assertions) {
     1_000
@@ -61,7 +62,7 @@ fn cpusets_that_change_under_load_lose_nothing() {
             let mut rng = Rng::new(7);
             while !stop.load(Ordering::Relaxed) {
                 for thread in threads.lock().unwrap().iter() {
-                    let cpu = cpus[rng.below(cpus.len() as u64) as usize];
+                    let cpu = cpus[rng.below(cpus.len())];
                     // The thread may have ended.
                     let _ = sched_setaffinity(Some(*thread), &only(cpu));
                 }

@@ -1,4 +1,4 @@
-//! What concurrent threads did and saw, and whether one order of their operations explains it.
+//! A history: the writes and reads of concurrent threads, and a check that one order of them explains it.
 //!
 //! Each 512-byte sector is a register. Every write puts a value there that no other write does, save
 //! for zero; every operation notes when it began and when it had returned, in ticks of one counter. A

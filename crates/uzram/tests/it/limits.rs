@@ -68,7 +68,7 @@ fn a_full_store_refuses_and_keeps_what_it_has() {
     }
 }
 
-/// What a test suite of the kernel's zram does: a huge device, a tiny limit, written to the end.
+/// As in a test suite of the kernel's zram: a huge device, a tiny limit, written to the end.
 #[test]
 fn a_device_of_100_gib_fills_to_its_limit_of_1_mib() {
     for pool in uzram::pools() {
@@ -232,11 +232,11 @@ fn hammer(store: &Store, thread: u64, page_count: u64, turns: u64, refused: &Ato
         let own = if turn < page_count / 4 {
             turn
         } else {
-            rng.below(page_count / 4)
+            rng.below_u64(page_count / 4)
         };
         let index = PageIndex(own * 4 + thread);
         let at = own as usize;
-        match rng.below(10) {
+        match rng.below_u64(10) {
             0 => {
                 store.trim(index).unwrap();
                 model[at] = None;
@@ -271,7 +271,7 @@ fn overwrites_of_a_small_disk_seldom_make_memory() {
         let store = store.build().unwrap();
         let mut rng = Rng::new(1);
         let mut write = |index: u64, seed: u64| {
-            let length = 200 + rng.below(3000) as usize;
+            let length = 200 + rng.below(3000);
             let mut page = noise(seed, length);
             page.resize(4096, 0);
             store.write(PageIndex(index), &page).unwrap();
@@ -279,7 +279,7 @@ fn overwrites_of_a_small_disk_seldom_make_memory() {
         (0..PAGES).for_each(|index| write(index, index));
         let filled = store.stats().slow_path_writes;
         let mut places = Rng::new(2);
-        (0..OVERWRITES).for_each(|turn| write(places.below(PAGES), turn));
+        (0..OVERWRITES).for_each(|turn| write(places.below_u64(PAGES), turn));
         let overwritten = store.stats().slow_path_writes - filled;
         assert!(filled <= PAGES / 8, "{pool}: {filled} while it was filled");
         assert!(overwritten <= OVERWRITES / 50, "{pool}: {overwritten}");

@@ -3,22 +3,27 @@
 //! Each scenario runs in a process of its own, inside a memory cgroup where this user may make one,
 //! and is judged by the cgroup's usage; else by the resident set, with a line that says so.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use uzram::{BarePool, Objects, PageIndex, Store, StoreBuilder, Unit, Zeroing};
+use uzram::{Bio, BlockDevice, PageIndex, Store, StoreBuilder, Unit, Zeroing, Zram};
 
+use crate::cgroup::{self, Cgroup};
+use crate::churn::churn;
 use crate::compact::{compact, make_sparse};
+use crate::khugepaged::{Hurry, Joined, wait_for_rounds};
 use crate::pages::{compressible, noise};
 
 const SCENARIO: &str = "UZRAM_TEST_SCENARIO";
-const CGROUP: &str = "UZRAM_TEST_CGROUP";
 
 /// Looks at the usage until what was given back is counted.
 const LATE_LOOKS_MAX: usize = 300;
 
-/// What the system may count late or beside the pages: per-CPU batches, page tables, contexts.
-fn slack_bytes() -> u64 {
+/// For ten rounds over a vast disk with little in it: below a second of work.
+const VAST_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Memory that the system may count late or beside the pages: per-CPU batches, page tables, contexts.
+pub fn slack_bytes() -> u64 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     (1 << 20) + cpus * (256 << 10)
 }
@@ -58,10 +63,47 @@ fn what_compaction_frees_goes_back_to_the_system() {
     measure("compacted");
 }
 
+/// Parts of huge pages that went back stay away, though the system likes to make pages huge again.
+#[test]
+fn what_went_back_stays_away() {
+    measure_in_a_hurry(Joined::Advised);
+}
+
+/// The tables and checksums are not advised to be huge. Where all memory is, they must say that they are not.
+#[test]
+fn what_went_back_stays_away_where_all_memory_may_be_huge() {
+    measure_in_a_hurry(Joined::All);
+}
+
+fn measure_in_a_hurry(memory: Joined) {
+    match Hurry::make(memory) {
+        Some(_hurry) => measure("khugepaged"),
+        None => println!("skipped: only root can hurry khugepaged, where there is one"),
+    }
+}
+
 /// `mkfs` discards and reads whole devices that hold nothing.
 #[test]
 fn holes_stay_free_when_touched() {
     measure("holes");
+}
+
+/// A disk's size costs nothing: neither time nor memory grows with it.
+#[test]
+fn work_costs_what_a_store_holds_and_not_what_it_could() {
+    measure("vast");
+}
+
+/// The tables of a store go back to the system with its pages: 192 MiB for 16 million pages.
+#[test]
+fn a_reset_gives_the_tables_back_too() {
+    measure("reset");
+}
+
+/// What a pool needs to know where its blocks are goes back with them.
+#[test]
+fn a_reset_gives_the_pools_tables_back_too() {
+    measure("blocks");
 }
 
 /// The other process: does nothing unless it was started to.
@@ -70,13 +112,7 @@ fn child() {
     let Ok(scenario) = std::env::var(SCENARIO) else {
         return;
     };
-    if let Ok(cgroup) = std::env::var(CGROUP) {
-        std::fs::write(
-            Path::new(&cgroup).join("cgroup.procs"),
-            std::process::id().to_string(),
-        )
-        .unwrap();
-    }
+    cgroup::enter();
     match scenario.as_str() {
         "huge" => comes_and_goes(|| Store::builder().size(256 << 20)),
         "small" => comes_and_goes(|| Store::builder().size(256 << 20).mem_limit(60 << 20)),
@@ -85,7 +121,11 @@ fn child() {
         "scattered" => scattered(),
         "spare" => spare(),
         "holes" => holes(),
+        "vast" => vast(),
+        "reset" => reset(),
+        "blocks" => blocks(),
         "compacted" => compacted(),
+        "khugepaged" => joined_again(),
         other => panic!("scenario {other}"),
     }
 }
@@ -97,7 +137,7 @@ fn measure(scenario: &str) {
         .args(["--exact", "memory::child", "--nocapture"])
         .env(SCENARIO, scenario);
     match &cgroup {
-        Some(cgroup) => drop(command.env(CGROUP, &cgroup.path)),
+        Some(cgroup) => cgroup.hold(&mut command),
         None => println!("no memory cgroup: the resident set is measured instead"),
     }
     let output = command.output().unwrap();
@@ -109,42 +149,10 @@ fn measure(scenario: &str) {
         .for_each(|line| println!("{line}"));
 }
 
-/// A memory cgroup of version 1 or 2, removed when dropped.
-struct Cgroup {
-    path: PathBuf,
-}
-
-impl Cgroup {
-    fn make(name: &str) -> Option<Cgroup> {
-        let name = format!("uzram-test-{}-{name}", std::process::id());
-        let places = [
-            ("/sys/fs/cgroup/memory", "memory.usage_in_bytes"),
-            ("/sys/fs/cgroup", "memory.current"),
-        ];
-        places.iter().find_map(|(root, file)| {
-            let cgroup = Cgroup {
-                path: Path::new(root).join(&name),
-            };
-            std::fs::create_dir(&cgroup.path).ok()?;
-            cgroup.path.join(file).exists().then_some(cgroup)
-        })
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.path);
-    }
-}
-
 /// Bytes that the system counts for this process now.
-fn usage() -> u64 {
-    if let Ok(cgroup) = std::env::var(CGROUP) {
-        let read = |file: &str| std::fs::read_to_string(Path::new(&cgroup).join(file)).ok();
-        let text = read("memory.usage_in_bytes")
-            .or_else(|| read("memory.current"))
-            .unwrap();
-        return text.trim().parse().unwrap();
+pub fn usage() -> u64 {
+    if let Some(bytes) = cgroup::usage_bytes() {
+        return bytes;
     }
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -165,7 +173,7 @@ fn check(moment: &str, base: u64, store: Option<&Store>) -> u64 {
             break;
         }
         // On a busy machine pages can be on their way for a moment.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         over = usage().saturating_sub(base);
     }
     let slack = slack(over);
@@ -245,84 +253,6 @@ fn every_pool() {
     }
 }
 
-/// Overwrites at random, with sizes that drift from small to large and back: what one tide leaves
-/// behind, the next must use or give back.
-fn churn() {
-    const OBJECTS: usize = 4_000;
-    const TIDES: u64 = 6;
-    /// Memory comes and goes in spans, and where a tide's peak lies among them is chance.
-    const SPAN_BYTES: u64 = 2 << 20;
-    /// Of so few objects, bookkeeping is a few pages more or less.
-    const SIDE_BYTES: u64 = 64 << 10;
-    let sizes: [fn(u64) -> u64; 4] = [
-        |draw| 1 + draw % 300,
-        |draw| 600 + draw % 1500,
-        |draw| 2500 + draw % 1597,
-        |draw| 1 + draw % 4096,
-    ];
-    for name in uzram::pools() {
-        let pool = BarePool::new(name, Unit::DEFAULT, 256 << 20, 0).unwrap();
-        let mut objects = pool.objects(OBJECTS);
-        let base = usage();
-        let mut draws = (1u64..).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20);
-        let mut draw = || draws.next().unwrap();
-        let (mut high_bytes, mut high_side_bytes) = (0, 0);
-        for tide in 0..TIDES {
-            for size in sizes {
-                for _ in 0..2 * OBJECTS {
-                    overwrite(&mut objects, draw() as usize % OBJECTS, size(draw()));
-                }
-            }
-            let stats = pool.stats();
-            let over = usage().saturating_sub(base);
-            println!("{name}, tide {tide}: {} KiB by the system", over >> 10);
-            assert!(
-                stats.used_bytes <= (OBJECTS * 4096) as u64,
-                "{name}: {stats:?}"
-            );
-            let said = stats.resident_bytes + stats.side_bytes;
-            let slack = slack_bytes() + over / 512;
-            assert!(
-                over <= said + slack,
-                "{name}: {over} is more than {stats:?}"
-            );
-            match tide {
-                // The first fills it, the second meets what the first left.
-                0 | 1 => {
-                    high_bytes = high_bytes.max(over);
-                    high_side_bytes = high_side_bytes.max(stats.side_bytes);
-                }
-                _ => {
-                    let grown = over > high_bytes + slack_bytes() + SPAN_BYTES;
-                    let side_grown = stats.side_bytes > high_side_bytes * 5 / 4 + SIDE_BYTES;
-                    assert!(!grown, "{name}: {over} after {high_bytes}, {stats:?}");
-                    assert!(!side_grown, "{name}: {stats:?} after {high_side_bytes}");
-                }
-            }
-        }
-        drop(objects);
-        pool.trim();
-        let stats = pool.stats();
-        assert_eq!((stats.used_bytes, stats.resident_bytes), (0, 0), "{name}");
-        let over = usage().saturating_sub(base);
-        let slack = slack_bytes() + stats.side_bytes;
-        assert!(over <= slack, "{name}: {over} bytes stay of nothing");
-    }
-}
-
-/// Replaces an object, which must still begin with its place, by one that does.
-fn overwrite(objects: &mut Objects, place: usize, size: u64) {
-    let name = (place as u64).to_le_bytes();
-    if let Some(old) = objects.bytes(place) {
-        let known = old.len().min(name.len());
-        assert_eq!(old[..known], name[..known], "an object is not as it was");
-    }
-    objects.remove(place);
-    let mut bytes = [0; 4096];
-    bytes[..8].copy_from_slice(&name);
-    objects.insert(place, &bytes[..size as usize]).unwrap();
-}
-
 /// A random half goes, and with compaction its memory does, where it is asked for and where not.
 fn compacted() {
     for pool in uzram::pools() {
@@ -348,12 +278,54 @@ fn compacted() {
         check("reset", base, Some(&store));
         make_sparse(&store, PAGES);
         let sparse = store.stats().mem_used_total_bytes;
-        while store.maintain(std::time::Duration::from_millis(10)) {}
+        while store.maintain(Duration::from_millis(10)) {}
         check("maintained", base, Some(&store));
         let dense = store.stats().mem_used_total_bytes;
         assert!(dense < sparse * 7 / 8, "{pool}: {sparse} to {dense}");
         store.reset();
         check("reset", base, Some(&store));
+    }
+}
+
+/// Memory that was thinned out, filled to the limit, overwritten and emptied, each time looked at again after
+/// the system had time to join its pages.
+fn joined_again() {
+    const LIMIT_BYTES: u64 = 66 << 20;
+    let check_twice = |moment: &str, base: u64, store: &Store| {
+        check(moment, base, Some(store));
+        if !wait_for_rounds() {
+            println!("skipped: khugepaged went through no memory in time");
+        }
+        check(&format!("{moment}, later"), base, Some(store));
+    };
+    for pool in uzram::pools() {
+        let store = Store::builder()
+            .size(256 << 20)
+            .mem_limit(LIMIT_BYTES)
+            .pool(pool)
+            .build()
+            .unwrap();
+        let base = usage();
+        let full = (0..PAGES * 3).take_while(|index| {
+            let page = noise(*index, 4096);
+            store.write(PageIndex(*index), &page).is_ok()
+        });
+        let full = full.count() as u64;
+        for index in (0..full).filter(|index| index % 512 >= 32) {
+            store.trim(PageIndex(index)).unwrap();
+        }
+        compact(&store);
+        check_twice(&format!("{pool}, thinned out"), base, &store);
+        for index in 0..PAGES * 5 {
+            let _ = store.write(PageIndex(index), &compressible(index, 4096));
+        }
+        for index in (0..PAGES * 5).step_by(7) {
+            let _ = store.write(PageIndex(index), &noise(index, 4096));
+        }
+        check_twice("overwritten at the limit", base, &store);
+        store.reset();
+        compact(&store);
+        check_twice("reset", base, &store);
     }
 }
 
@@ -404,7 +376,7 @@ fn spare() {
         page[..8].copy_from_slice(&index.to_le_bytes());
         store.write(PageIndex(index), &page).unwrap();
     }
-    while store.maintain(std::time::Duration::from_millis(10)) {}
+    while store.maintain(Duration::from_millis(10)) {}
     check("filled", base, Some(&store));
     let spans = 8;
     assert_eq!(
@@ -416,13 +388,150 @@ fn spare() {
     for index in 0..pages {
         store.trim(PageIndex(index)).unwrap();
     }
-    while store.maintain(std::time::Duration::from_millis(10)) {}
+    while store.maintain(Duration::from_millis(10)) {}
     check("discarded", base, Some(&store));
     assert!(
         store.stats().mem_spare_bytes <= 2 << 20,
         "{:?}",
         store.stats()
     );
+}
+
+/// 8 TiB with a few pages far from each other. A look at each slot would take from five seconds, in each of
+/// the rounds, to minutes; page tables alone would be 32 MiB.
+fn vast() {
+    const PAGES_APART: u64 = 1 << 24;
+    let disk = Zram::new(Store::builder().size(8 << 40).build().unwrap());
+    let store = disk.store();
+    let length = store.size_bytes();
+    let far: Vec<u64> = (0..store.size_bytes() >> 12)
+        .step_by(PAGES_APART as usize)
+        .collect();
+    let base = usage();
+    let start = Instant::now();
+    for round in 0..10 {
+        for index in &far {
+            store
+                .write(PageIndex(*index), &noise(*index, 4096))
+                .unwrap();
+        }
+        let extent = disk.extent(4096, length - 4096).unwrap();
+        assert_eq!(extent.length_bytes, (PAGES_APART - 1) << 12);
+        compact(store);
+        while store.maintain(Duration::from_millis(10)) {}
+        let discarded = store.stats().notify_free;
+        let (offset, zeroing) = (0, Zeroing::MayPunch);
+        match round % 3 {
+            0 => store.reset(),
+            1 => disk.submit(Bio::Trim { offset, length }).unwrap(),
+            _ => disk
+                .submit(Bio::Zero {
+                    offset,
+                    length,
+                    zeroing,
+                })
+                .unwrap(),
+        }
+        if round % 3 == 1 {
+            assert_eq!(
+                store.stats().notify_free - discarded,
+                length >> 12,
+                "as zram counts"
+            );
+        }
+        assert_eq!(store.stats().mem_used_total_bytes, 0);
+        assert_eq!(disk.extent(0, length).unwrap().length_bytes, length);
+        let over = usage().saturating_sub(base);
+        assert!(over < 8 << 20, "{over} bytes for nothing");
+    }
+    assert!(start.elapsed() < VAST_TIME_MAX, "{:?}", start.elapsed());
+}
+
+fn reset() {
+    const PAGES: u64 = 16 << 20;
+    const TABLES_BYTES: u64 = PAGES * (8 + 4);
+    let build = |spare_bytes| {
+        let builder = Store::builder().size(PAGES << 12).checksum(true);
+        builder.spare(spare_bytes).build().unwrap()
+    };
+    let fill = |store: &Store| {
+        let zero = |index| store.zero(PageIndex(index), Zeroing::NoHole).unwrap();
+        (0..PAGES).for_each(zero);
+    };
+    let base = usage();
+    let store = build(0);
+    for round in 0..2 {
+        fill(&store);
+        let full = usage().saturating_sub(base);
+        assert!(full >= TABLES_BYTES, "{full} bytes of tables");
+        let start = Instant::now();
+        store.reset();
+        let time = start.elapsed();
+        let over = usage().saturating_sub(base);
+        let (full_kib, over_kib) = (full >> 10, over >> 10);
+        println!("reset in {time:?}: {full_kib} KiB, then {over_kib} KiB");
+        // Page tables stay: 8 bytes for 4096.
+        assert!(over <= slack_bytes() + TABLES_BYTES / 256, "{over} stay");
+        let mut page = vec![1; 4096];
+        for index in [0, 1023, 1024, 5_000_000, PAGES - 1] {
+            store.read(PageIndex(index), &mut page).unwrap();
+            assert!(page.iter().all(|byte| *byte == 0), "page {index}");
+            let new = noise(index + round, 4096);
+            store.write(PageIndex(index), &new).unwrap();
+            store.read(PageIndex(index), &mut page).unwrap();
+            assert_eq!(page, new);
+        }
+    }
+    drop(store);
+    // A store whose writers must not wait for memory keeps its tables.
+    let store = build(2 << 20);
+    fill(&store);
+    store.reset();
+    let over = usage().saturating_sub(base);
+    assert!(over >= TABLES_BYTES, "{over} bytes of tables");
+}
+
+/// What the heap keeps of freed entries is the process's, so only the statistics tell of these.
+fn blocks() {
+    const PAGES: u64 = 96 << 10;
+    const SAID_MAX: u64 = 64 << 10;
+    const HEAP_MAX: u64 = 2 << 20;
+    let page = noise(1, 4096);
+    for pool in uzram::pools() {
+        let builder = Store::builder().size(1 << 30).pool(pool);
+        let store = builder.build().unwrap();
+        let few = store.stats().side_tables_bytes;
+        let base = resident_bytes();
+        for _ in 0..2 {
+            (0..PAGES).for_each(|index| store.write(PageIndex(index), &page).unwrap());
+            let many = store.stats().side_tables_bytes - few;
+            store.reset();
+            let said = store.stats().side_tables_bytes - few;
+            let over = resident_bytes().saturating_sub(base);
+            let kib = [many, said, over].map(|bytes| bytes >> 10);
+            println!(
+                "{pool}: {} KiB of tables, then {} KiB, {} KiB by the system",
+                kib[0], kib[1], kib[2]
+            );
+            assert!(many > 512 << 10, "{pool}: {many}");
+            assert!(said <= SAID_MAX, "{pool}: {said} stay");
+            let heap_max = match pool {
+                "bestfit" | "zsmalloc" => HEAP_MAX,
+                _ => SAID_MAX,
+            };
+            assert!(over <= heap_max, "{pool}: {over} stay");
+        }
+    }
+}
+
+/// Bytes of this process's own memory, by its page tables.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() << 10
 }
 
 fn holes() {

@@ -125,7 +125,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the store must be: pages that exist, and what has happened.
+/// The expected state of the store: its pages, and counts of events.
 struct Model {
     unit: usize,
     pages: HashMap<u64, Vec<u8>>,

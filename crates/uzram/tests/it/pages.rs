@@ -1,32 +1,7 @@
-//! Page contents of every temper, and a small generator of numbers that a seed reproduces.
+//! Page contents of every temper, which a seed reproduces.
 
-/// xorshift64*: good enough to choose operations and to make noise.
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 11) % end
-    }
-}
-
-/// Bytes that no codec shrinks.
-pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
-    let words = (0..length.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes());
-    words.take(length).collect()
-}
+#[allow(unused_imports, reason = "not every test program needs both")]
+pub use uzram_testkit::{Rng, noise};
 
 /// Bytes that every codec shrinks to about a third: noise between repetitions.
 pub fn compressible(seed: u64, length: usize) -> Vec<u8> {

@@ -21,14 +21,7 @@ fn store() -> Store {
 
 /// Pages that do not compress, each of its own.
 fn noise(index: u64) -> Vec<u8> {
-    let mut state = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..512).flat_map(|_| next().to_ne_bytes()).collect()
+    uzram_testkit::noise(index, 4096)
 }
 
 #[test]

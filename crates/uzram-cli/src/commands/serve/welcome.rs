@@ -1,4 +1,4 @@
-//! What `uzram serve` says on stdout once clients can connect.
+//! The text that `uzram serve` prints once clients can connect.
 
 use uzram::Store;
 use uzram_frontends::nbd::Endpoint;
@@ -8,7 +8,7 @@ use uzram_server::size::human;
 use crate::commands::{attached, quoted};
 use crate::output::{Align, bold, columns};
 
-/// The lines for `devices`: all there is to know and to type for a single one, else a table.
+/// The lines for `devices`: for a single one all facts and commands, for several a table.
 pub fn welcome(devices: &[std::sync::Arc<Device>]) -> String {
     let text = match devices {
         [] => "No disk yet. To make one: uzram add --size 1G\n".to_owned(),
@@ -80,7 +80,7 @@ fn one(device: &Device) -> String {
     )
 }
 
-/// What there is to know about a disk, in the order in which it is said.
+/// The facts about a disk, in the order in which they are printed.
 fn facts(device: &Device) -> impl Iterator<Item = (&'static str, String)> {
     let bytes = device.size_bytes();
     let mut facts = vec![("size", format!("{} ({bytes} bytes)", human(bytes)))];
@@ -109,8 +109,8 @@ fn facts(device: &Device) -> impl Iterator<Item = (&'static str, String)> {
     facts.into_iter()
 }
 
-/// Lines to type once `$URI` is set, and what they do. A URI needs no quoting within quotes: all
-/// that could end them is percent-encoded.
+/// Commands to type once `$URI` is set, with their purpose. A URI needs no escaping within quotes,
+/// because all characters that could end them are percent-encoded.
 fn clients(device: &Device) -> [(String, &'static str); 7] {
     let kernel = match device.endpoints().next() {
         Some(Endpoint::Unix(path)) => format!("-unix {}", quoted(&path.to_string_lossy())),

@@ -1,5 +1,5 @@
-//! How many threads of a server carry out requests, all connections together: another one is called
-//! only while a CPU may be free for it.
+//! The number of threads that carry out requests, over all connections of a server. Another thread
+//! is called only while a CPU may be free for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ pub(crate) struct Crew {
     working: AtomicUsize,
 }
 
-/// A thread carries out requests, until this is dropped.
+/// A thread that carries out requests. It counts until this is dropped.
 pub(super) struct Working<'a>(&'a Crew);
 
 impl Crew {

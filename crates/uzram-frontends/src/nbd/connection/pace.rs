@@ -1,51 +1,52 @@
-//! How small requests get on: how many are a turn, when to send replies, when to call another worker.
+//! The pace of small requests: the length of a turn, when to send replies, when to call another
+//! worker.
 
 use std::time::{Duration, Instant};
 
 use crate::nbd::wire::REPLY_BYTES;
 
-/// What a worker takes upon itself at a time, and what goes with it; the rest is for whoever comes by.
-/// Waking a thread costs some 4 us on a busy CPU and 70 us of latency on an idle one.
+/// The work that a worker takes at a time, and its bounds. The rest is for the next worker that is
+/// free. Waking a thread costs some 4 us on a busy CPU and 70 us of latency on an idle one.
 struct Share {
     turn: Duration,
-    /// Another worker is called if what is left will take this long.
+    /// Another worker is called if the rest will take this long.
     call_after: Duration,
-    /// Replies are sent at the latest when the oldest has waited this long: a turn and a little, so that
-    /// it matters only for requests that were thought cheaper.
+    /// Replies are sent at the latest when the oldest has waited this long. This is a little more
+    /// than a turn, so that it matters only for requests that took longer than expected.
     reply_delay_max: Duration,
 }
 
-/// Of requests without payload.
+/// For requests without payload.
 const SHARE: Share = Share {
     turn: Duration::from_micros(50),
     call_after: Duration::from_micros(100),
     reply_delay_max: Duration::from_micros(60),
 };
-/// Of writes, which cost server and client more: longer turns wake the client less often, and an early
-/// call keeps both CPUs of two at work while it sends.
+/// For writes, which cost server and client more. Longer turns wake the client less often, and an
+/// early call keeps both of two CPUs at work while it sends.
 const SHARE_OF_WRITES: Share = Share {
     turn: Duration::from_micros(100),
     call_after: Duration::from_micros(50),
     reply_delay_max: Duration::from_micros(120),
 };
-/// Writes that a turn longer than [`SHARE`]'s has at most: about a third of the 32 that clients like to
-/// have in flight, so that a second worker finds as many, and the rest is on its way.
+/// Most writes of a turn that is longer than [`SHARE`]'s: about a third of the 32 that clients
+/// like to have in flight. So a second worker finds as many, and the rest is on its way.
 const WRITES_A_TURN_MAX: usize = 12;
 /// Requests of more bytes than this, on average, are mostly writes.
 const WRITE_BYTES_MIN: usize = 2048;
 /// Replies that are gathered before they are sent, in bytes.
 const REPLY_GATHER_BYTES: usize = 64 << 10;
-/// What a request is taken to cost before the first is done, and how many bytes it has.
+/// The assumed cost and size of a request before the first is done.
 const COST_AT_FIRST: Duration = Duration::from_micros(2);
 const REQUEST_BYTES_AT_FIRST: usize = 4096;
-/// No request is taken to cost more, so that one that blocked is soon forgotten.
+/// The most that a request is assumed to cost. So one that blocked is soon forgotten.
 const COST_MAX: Duration = Duration::from_millis(1);
-/// Bytes that are received at once: at least these, so that no call is made for next to nothing, and
-/// at most half of a CPU's L2, some 30 writes of 4 KiB.
+/// Bytes that are received at once: at least the first, so that no call is made for next to
+/// nothing, and at most half of a CPU's L2, some 30 writes of 4 KiB.
 const RECEIVE_BYTES_MIN: usize = 20 << 10;
 pub(super) const RECEIVE_BYTES_MAX: usize = 128 << 10;
 
-/// How a worker's turn gets on, and what its requests cost of late.
+/// The progress of a worker's turn, and the recent cost of requests.
 pub(super) struct Pace {
     started: Instant,
     sent: Instant,
@@ -70,7 +71,7 @@ impl Pace {
         }
     }
 
-    /// A turn of requests begins that have come in `bytes`.
+    /// Begins a turn of the requests within `bytes` received bytes.
     pub fn turn_begins(&mut self, bytes: usize) {
         let now = Instant::now();
         (self.started, self.sent, self.now) = (now, now, now);
@@ -92,7 +93,7 @@ impl Pace {
         due
     }
 
-    /// Learns what the requests of this turn were like.
+    /// Learns from the requests of this turn.
     pub fn turn_ends(&mut self) {
         if self.done > 0 {
             self.learn(self.now - self.started);
@@ -105,7 +106,7 @@ impl Pace {
         self.request_bytes = (self.bytes / self.done as usize).max(1);
     }
 
-    /// Requests that make up a turn, one at least.
+    /// The number of requests of a turn, at least one.
     pub fn requests_a_turn(&self) -> usize {
         let within = |turn: Duration| (turn.as_nanos() / self.cost.as_nanos().max(1)) as usize;
         let long = within(self.share().turn).min(WRITES_A_TURN_MAX);
@@ -119,8 +120,8 @@ impl Pace {
         }
     }
 
-    /// How much to receive where a request of `bytes` is awaited: what makes up a turn, and more than
-    /// one such request.
+    /// The bytes to receive while a request of `bytes` is awaited: a turn's, and more than one
+    /// such request.
     pub fn receive_bytes(&self, bytes: usize) -> usize {
         let turn = self.requests_a_turn().saturating_mul(self.request_bytes);
         let wanted = turn.max(RECEIVE_BYTES_MIN).max(2 * bytes + 1);
@@ -138,7 +139,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// After many requests of so many bytes and so many microseconds.
+    /// A pace after many requests of this many bytes and microseconds.
     fn used_to(bytes: usize, cost_us: u64) -> Pace {
         let mut pace = Pace::new();
         for _ in 0..50 {

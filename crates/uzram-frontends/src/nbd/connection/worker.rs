@@ -1,21 +1,22 @@
 //! A thread of a connection: it receives, lays the receiver down and carries out what it has.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::pace::{Pace, RECEIVE_BYTES_MAX};
-use super::{Charge, Connection};
-use crate::nbd::socket::{RATE_MIN, Received};
+use super::shared::{Charge, Connection, State};
+use crate::nbd::received::Received;
+use crate::nbd::socket::RATE_MIN;
 use crate::nbd::transmission::{self, Command, Input, Next, Output, Request};
 use crate::patience::Patience;
 
-/// Memory that a worker keeps for the next large request, in bytes, until it has been idle.
-const BUFFER_RETAINED_BYTES: usize = (2 << 20) + 4096;
+/// Longest buffer that a worker keeps for the next large request, in bytes, until it has been idle.
+const BUFFER_KEPT_BYTES: usize = (2 << 20) + 4096;
 /// Payloads from this size on are large: while one worker carries the request out (some 100 us of
-/// compression) another is worth waking to receive what comes behind it.
+/// compression), it is worth waking another to receive what comes behind it.
 const LARGE_PAYLOAD_BYTES: usize = 64 << 10;
-/// The same for requests without payload, which cost some 10 ns a page.
+/// The same for requests without payload, which cost some 10 ns per page.
 const LARGE_RANGE_BYTES: u64 = 16 << 20;
 /// A worker without work gives back memory and, unless it is the last, its thread after this.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
@@ -27,7 +28,7 @@ pub(super) struct Worker {
     connection: Arc<Connection>,
     /// The connection's first thread, which stays until the end.
     is_first: bool,
-    /// Buffer to lay down with what is behind a turn.
+    /// The buffer that is laid down with the bytes behind a turn.
     spare: Input,
     output: Output,
     patience: Patience,
@@ -56,7 +57,7 @@ impl Worker {
         }
     }
 
-    /// Waits for the receiver; `None` when this worker shall leave.
+    /// Waits for the receiver; `None` if this worker is to leave.
     fn take_receiver(&mut self) -> Option<Input> {
         let connection = Arc::clone(&self.connection);
         let mut is_idle = false;
@@ -88,13 +89,13 @@ impl Worker {
                     return None;
                 }
                 is_idle = true;
-                self.spare.shrink(0);
-                self.output.shrink(0);
+                self.spare.release();
+                self.output.release();
             }
         }
     }
 
-    /// Receives until there are requests, hands the receiver on and carries them out.
+    /// Receives until there are requests, hands the receiver on and carries the requests out.
     fn lead(&mut self, mut input: Input) {
         let rules = self.connection.rules;
         let mut charge = None;
@@ -114,6 +115,9 @@ impl Worker {
                     }
                     if bytes > RECEIVE_BYTES_MAX && charge.is_none() {
                         charge = self.connection.charge(bytes);
+                        if charge.is_none() {
+                            return self.connection.abort();
+                        }
                     }
                     if !input.is_within_a_request() {
                         begun = None;
@@ -132,8 +136,8 @@ impl Worker {
         }
     }
 
-    /// Carries out small requests at the front of `input`, a turn of them, after laying down the
-    /// receiver with what is behind them for whoever comes by first.
+    /// Carries out a turn of small requests at the front of `input`. First it lays the receiver
+    /// down with the bytes behind them, for the next worker that is free.
     fn carry_out_turn(&mut self, mut input: Input) {
         let connection = Arc::clone(&self.connection);
         let rules = connection.rules;
@@ -160,18 +164,18 @@ impl Worker {
         self.spare = input;
     }
 
-    /// Gives the receiver up; calls somebody to take it only if that is worth waking a thread.
+    /// Gives the receiver up. Calls another worker only if that is worth waking a thread.
     fn lay_down(&self, receiver: Input) {
         let connection = &self.connection;
         let is_worth_a_call = connection.crew.has_room() && {
             let bytes = receiver.unread() + connection.socket.pending_bytes();
             self.pace.is_worth_a_call(bytes)
         };
-        connection.hand_over(receiver, is_worth_a_call);
+        hand_over(connection, receiver, is_worth_a_call);
     }
 
-    /// Carries out the large request at the front of `input`, which this worker leads, after
-    /// handing the receiver with what is behind the request to another.
+    /// Carries out the large request at the front of `input`. First it hands the receiver, with
+    /// the bytes behind the request, to another worker.
     fn carry_out_large(&mut self, mut input: Input, request: &Request, charge: Option<Charge>) {
         let bytes = request.bytes();
         if !self.flush() {
@@ -184,21 +188,24 @@ impl Worker {
         }
         let connection = Arc::clone(&self.connection);
         let _working = connection.crew.begin();
-        connection.hand_over(rest, true);
+        hand_over(&connection, rest, true);
         let reply_bytes = request.reply_payload_bytes();
         let charge = match charge {
-            None if reply_bytes > RECEIVE_BYTES_MAX => self.connection.charge(reply_bytes),
+            None if reply_bytes > RECEIVE_BYTES_MAX => connection.charge(reply_bytes),
             charge => charge,
         };
+        // What has come is written; what nobody will take is not read.
+        let is_for_nobody = charge.is_none() && reply_bytes > RECEIVE_BYTES_MAX
+            || reply_bytes > 0 && connection.socket.is_gone();
+        if is_for_nobody {
+            return connection.abort();
+        }
         self.execute(request, &input);
         input.consume(request);
         self.flush();
-        let retained_bytes = match self.connection.budget.is_tight() {
-            true => 0,
-            false => BUFFER_RETAINED_BYTES,
-        };
-        input.shrink(retained_bytes);
-        self.output.shrink(retained_bytes);
+        // Before the request's own bytes are given back: what is kept is counted without a gap.
+        input.keep(BUFFER_KEPT_BYTES, &connection.budget);
+        self.output.keep(BUFFER_KEPT_BYTES, &connection.budget);
         self.spare = input;
         drop(charge);
     }
@@ -210,7 +217,7 @@ impl Worker {
         transmission::execute(request, payload, rules, device, &mut self.output);
     }
 
-    /// Sends what is pending; `false` if the client has gone.
+    /// Sends the pending replies; `false` if the client has gone.
     fn flush(&mut self) -> bool {
         if self.output.is_empty() {
             return true;
@@ -229,8 +236,8 @@ impl Worker {
         sent.is_ok()
     }
 
-    /// Receives something towards a request of `bytes` in all, of which the first came at `begun`;
-    /// `false` at the end.
+    /// Receives towards a request of `bytes` in all, whose first bytes came at `begun`; `false` at
+    /// the end.
     fn receive(&mut self, input: &mut Input, bytes: usize, begun: Option<Instant>) -> bool {
         let connection = Arc::clone(&self.connection);
         let started = Instant::now();
@@ -259,7 +266,7 @@ impl Worker {
         }
     }
 
-    /// What is left of the time for a request that came first at `begun`, and of which `received`
+    /// The rest of the time for a request that began to arrive at `begun` and of which `received`
     /// bytes are here.
     fn time_left(&self, begun: Instant, received: usize) -> Duration {
         let limit = self.connection.limits.request_timeout;
@@ -267,8 +274,8 @@ impl Worker {
         (limit + more).saturating_sub(begun.elapsed())
     }
 
-    /// Waits until there is something to receive, without memory if that takes long; `false` if
-    /// there is nothing for as long as `limit`.
+    /// Waits until there is something to receive, and gives memory back if that takes long;
+    /// `false` if nothing comes within `limit`.
     fn sleep(&mut self, input: &mut Input, limit: Option<Duration>) -> bool {
         let socket = &self.connection.socket;
         let started = Instant::now();
@@ -278,9 +285,9 @@ impl Worker {
             if rest.is_some_and(|rest| rest.is_zero()) {
                 return false;
             }
-            input.shrink(0);
-            self.spare.shrink(0);
-            self.output.shrink(0);
+            input.release();
+            self.spare.release();
+            self.output.release();
             if !socket.wait(rest) {
                 return false;
             }
@@ -295,7 +302,38 @@ impl Worker {
     }
 }
 
-/// A device that panics must not leave the client and the other workers waiting.
+/// Lays the receiver down for the next worker that looks for work. With `is_worth_a_call` a
+/// waiting worker, or a new one, is called to take it now.
+fn hand_over(connection: &Arc<Connection>, receiver: Input, is_worth_a_call: bool) {
+    let mut state = connection.lock();
+    state.receiver = Some(receiver);
+    if is_worth_a_call {
+        call_worker(connection, state);
+    }
+}
+
+fn call_worker(connection: &Arc<Connection>, mut state: MutexGuard<'_, State>) {
+    if state.waiting > 0 {
+        connection.called.notify_one();
+        return;
+    }
+    if state.ended || state.workers >= connection.limits.workers_per_connection_max {
+        return;
+    }
+    state.helpers.retain(|helper| !helper.is_finished());
+    let name = format!("{}.{}", connection.name, state.workers);
+    let worker = Worker::new(Arc::clone(connection), false);
+    // Without a thread to spare the giver takes its work back when it is done.
+    if let Ok(helper) = thread::Builder::new()
+        .name(name)
+        .spawn(move || worker.run())
+    {
+        state.workers += 1;
+        state.helpers.push(helper);
+    }
+}
+
+/// Ends the connection if a device panics, so that neither the client nor the other workers wait.
 struct HangUpOnPanic(Arc<Connection>);
 
 impl Drop for HangUpOnPanic {

@@ -34,7 +34,7 @@ impl InfoRequest<'_> {
         fields.0.is_empty().then_some(request)
     }
 
-    /// Answers with what was asked about `export`, whose transmission flags are `flags`.
+    /// Answers with the requested facts about `export`, whose transmission flags are `flags`.
     pub fn answer(&self, option: u32, export: &Export, flags: u16, out: &mut Vec<u8>) {
         let geometry = export.device.geometry();
         let mut info = |kind: u16, parts: [&[u8]; 3]| {

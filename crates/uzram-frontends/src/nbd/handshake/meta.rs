@@ -1,6 +1,5 @@
 //! The options `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
 
-use super::refuse;
 use crate::nbd::context::{Context, Contexts};
 use crate::nbd::wire::{self, Fields};
 
@@ -12,7 +11,7 @@ pub(super) struct MetaRequest<'a> {
 }
 
 impl MetaRequest<'_> {
-    /// `None` for what does not add up: names and queries that end elsewhere than the data.
+    /// `None` if names and queries do not end where the data ends.
     pub fn decode(data: &[u8]) -> Option<MetaRequest<'_>> {
         let mut fields = Fields(data);
         let name_bytes = fields.u32()? as usize;
@@ -30,7 +29,7 @@ impl MetaRequest<'_> {
         })
     }
 
-    /// The contexts that a list shows: those that match a query, all if there is none.
+    /// The contexts of a list: those that match a query, or all without queries.
     pub fn listed(&self) -> Contexts {
         self.matching(|context, query| {
             query == context.name().as_bytes() || query == context.namespace().as_bytes()
@@ -42,7 +41,7 @@ impl MetaRequest<'_> {
         })
     }
 
-    /// The contexts that are selected: those named, none if there is no query.
+    /// The contexts to select: those that are named, none without queries.
     pub fn selected(&self) -> Contexts {
         self.matching(|context, query| query == context.name().as_bytes())
             .unwrap_or_default()
@@ -65,7 +64,7 @@ impl MetaRequest<'_> {
     }
 }
 
-/// Answers with `contexts`; numbered where the client is to use them.
+/// Answers with `contexts`, with their numbers if the client is to use them.
 pub(super) fn answer(option: u32, contexts: Contexts, out: &mut Vec<u8>) {
     for context in contexts.iter() {
         let id = match option {
@@ -79,7 +78,7 @@ pub(super) fn answer(option: u32, contexts: Contexts, out: &mut Vec<u8>) {
 }
 
 pub(super) fn refuse_malformed(option: u32, out: &mut Vec<u8>) {
-    refuse(
+    wire::refuse_option(
         out,
         option,
         wire::REP_ERR_INVALID,

@@ -1,11 +1,13 @@
 //! The handshake as a state machine: bytes in, bytes out, no I/O.
 //!
-//! The client's bytes are hostile. What cannot be answered within the protocol (a wrong magic,
+//! The client's bytes are hostile. Some faults have no reply within the protocol: a wrong magic,
 //! unknown client flags, an unknown name in `EXPORT_NAME`, more options or longer option data than
-//! the limits) ends the connection; everything else gets an error reply and the handshake goes on.
+//! the limits. They end the connection. Everything else gets an error reply and the handshake goes
+//! on.
 //!
-//! TLS begins with [`Step::StartTls`]. What the client sent in the clear behind that option, and what
-//! was negotiated before it, counts for nothing: nobody in between can put words into its mouth.
+//! TLS begins with [`Step::StartTls`]. Everything that the client sent in the clear behind that
+//! option, and everything negotiated before it, is forgotten: nobody on the way can put words into
+//! the client's mouth.
 
 mod info;
 mod meta;
@@ -15,13 +17,13 @@ use std::sync::Arc;
 use super::context::Contexts;
 use super::export::{Export, Exports, Lease};
 use super::transmission::Rules;
-use super::wire::{self, Fields, Framing};
+use super::wire::{self, Fields, Framing, refuse_option as refuse};
 use info::InfoRequest;
 use meta::MetaRequest;
 
 /// Options that a client may send in one handshake.
 pub const OPTIONS_MAX: usize = 1024;
-/// Longest option data that is looked at, in bytes: a name, and information requests.
+/// Longest option data that is decoded, in bytes: a name, and information requests.
 pub const OPTION_DATA_BYTES_MAX: usize = 8192;
 /// Longest option data that is skipped to answer `TOO_BIG`; beyond it the connection is dropped.
 pub const OPTION_SKIP_BYTES_MAX: usize = 64 << 10;
@@ -29,15 +31,16 @@ pub const OPTION_SKIP_BYTES_MAX: usize = 64 << 10;
 /// Reserved bytes after the reply to `EXPORT_NAME`, unless the client negotiated them away.
 const EXPORT_NAME_ZEROES: usize = 124;
 
-/// How the handshake stands after a step.
+/// The state of the handshake after a step.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Go on with the bytes that follow.
     Continue,
     /// Nothing was consumed: more bytes are needed.
     NeedBytes,
-    /// TLS starts once what is pending is sent. Bytes that are here already were sent in the clear and
-    /// end the connection; else [`Handshake::secured`], and on with what TLS brings.
+    /// TLS starts once the pending replies are sent. Bytes that are here already were sent in the
+    /// clear and end the connection. Then comes [`Handshake::secured`], and the handshake goes on
+    /// with the decrypted bytes.
     StartTls,
     /// The transmission phase starts with the bytes that follow.
     Transmit(Agreement),
@@ -45,21 +48,21 @@ pub(crate) enum Step {
     Close,
 }
 
-/// What a handshake has led to.
+/// The result of a handshake.
 #[derive(Debug)]
 pub(crate) struct Agreement {
     pub lease: Lease,
     pub rules: Rules,
 }
 
-/// How TLS stands on a connection.
+/// The state of TLS on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     not(feature = "tls"),
     allow(dead_code, reason = "a build without TLS is plain")
 )]
 pub(crate) enum Security {
-    /// There is none.
+    /// The server has no TLS.
     #[default]
     Plain,
     /// The client may start it.
@@ -73,13 +76,13 @@ pub(crate) enum Security {
 pub(crate) struct Handshake {
     exports: Arc<Exports>,
     security: Security,
-    /// Set: every request to use or see an export is refused with this text.
+    /// If set, every request to use or see an export is refused with this text.
     refusal: Option<String>,
     phase: Phase,
     no_zeroes: bool,
     options: usize,
     framing: Framing,
-    /// Set: these contexts, for the export of this name.
+    /// If set, these contexts, for the export of this name.
     contexts: Option<(String, Contexts)>,
 }
 
@@ -87,7 +90,7 @@ pub(crate) struct Handshake {
 enum Phase {
     ClientFlags,
     Options,
-    /// Data of an option that is too big to look at.
+    /// Data of an option that is too long to decode.
     Skip {
         option: u32,
         remaining: usize,
@@ -96,7 +99,7 @@ enum Phase {
 
 #[cfg(feature = "tls")]
 impl Security {
-    /// Of a server that has TLS.
+    /// The security of a server that has TLS.
     pub fn of(is_required: bool) -> Security {
         match is_required {
             true => Security::Required,
@@ -119,7 +122,7 @@ impl Handshake {
         }
     }
 
-    /// A handshake that tells the client why it is not served.
+    /// A handshake that refuses the client and tells it why.
     pub fn refusing(reason: String) -> Handshake {
         Handshake {
             refusal: Some(reason),
@@ -127,7 +130,7 @@ impl Handshake {
         }
     }
 
-    /// TLS is established: what was said before it is forgotten.
+    /// TLS is established. Everything said before is forgotten.
     pub fn secured(&mut self) {
         self.security = Security::Established;
         self.framing = Framing::Simple;
@@ -299,8 +302,7 @@ impl Handshake {
             return Step::Close;
         };
         let agreement = self.agreement(lease);
-        let export = &agreement.lease.export;
-        let flags = export.transmission_flags(&agreement.rules);
+        let flags = agreement.rules.transmission_flags();
         out.extend_from_slice(&agreement.rules.size_bytes.to_be_bytes());
         out.extend_from_slice(&flags.to_be_bytes());
         if !self.no_zeroes {
@@ -314,7 +316,7 @@ impl Handshake {
         Agreement { lease, rules }
     }
 
-    /// What would hold for `export` as things stand.
+    /// The agreement that would hold for `export` now.
     fn rules(&self, export: &Export) -> Rules {
         let contexts = match &self.contexts {
             Some((name, contexts)) if *name == export.name => *contexts,
@@ -357,7 +359,7 @@ impl Handshake {
         if option == wire::OPT_INFO {
             match self.exports.find(request.name) {
                 Some(export) => {
-                    let flags = export.transmission_flags(&self.rules(&export));
+                    let flags = self.rules(&export).transmission_flags();
                     request.answer(option, &export, flags, out);
                 }
                 None => refuse_unknown(out, option, request.name),
@@ -368,7 +370,7 @@ impl Handshake {
             Some(lease) => {
                 let agreement = self.agreement(lease);
                 let export = &agreement.lease.export;
-                let flags = export.transmission_flags(&agreement.rules);
+                let flags = agreement.rules.transmission_flags();
                 request.answer(option, export, flags, out);
                 Step::Transmit(agreement)
             }
@@ -397,7 +399,7 @@ impl Handshake {
         }
     }
 
-    /// The request and its export's own name; `None`, and answered, if it is refused.
+    /// The request and its export's own name; `None` if it was refused, with a reply.
     fn meta_request<'a>(
         &self,
         option: u32,
@@ -419,10 +421,6 @@ impl Handshake {
         };
         Some((request, export.name.clone()))
     }
-}
-
-fn refuse(out: &mut Vec<u8>, option: u32, kind: u32, reason: &str) {
-    wire::option_reply(out, option, kind, &[reason.as_bytes()]);
 }
 
 fn refuse_unknown(out: &mut Vec<u8>, option: u32, name: &str) {

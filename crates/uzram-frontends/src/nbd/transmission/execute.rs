@@ -3,35 +3,16 @@
 use uzram::{Bio, BlockDevice, Error};
 
 use super::output::Output;
+use super::reply::{Address, chunk, fail, fail_at, fail_with, head_of, nothing_more, succeed};
 use super::status::block_status;
-use super::{Command, Refusal, Request, Rules};
-use crate::nbd::wire::{self, Chunk, Framing, REPLY_BYTES};
+use super::{Command, Request, Rules};
+use crate::nbd::wire::{self, Framing, REPLY_BYTES};
 
-/// Shortest run of zeroes within a read that is told apart, in bytes: a chunk of its own and the
-/// head of the next take at most 84.
+/// Shortest run of zeroes within a read that gets a chunk of its own, in bytes. Such a chunk and
+/// the head of the next take at most 84.
 const HOLE_BYTES_MIN: u64 = 4096;
-/// Longest explanation of an error, in bytes. The protocol allows 4096.
-const REASON_BYTES_MAX: usize = 256;
 
-/// What a reply repeats of its request, and how it looks.
-#[derive(Clone, Copy)]
-pub(super) struct Address {
-    pub framing: Framing,
-    pub cookie: u64,
-    pub offset: u64,
-}
-
-impl Address {
-    fn of(request: &Request, rules: &Rules) -> Address {
-        Address {
-            framing: rules.framing,
-            cookie: request.cookie,
-            offset: request.offset,
-        }
-    }
-}
-
-/// Carries out `request`, whose payload is `payload`, and appends its reply.
+/// Carries out `request` with `payload`, and appends its reply.
 pub(crate) fn execute(
     request: &Request,
     payload: &[u8],
@@ -52,16 +33,6 @@ pub(crate) fn execute(
             Err(error) => fail(address, &error, output),
         },
     }
-}
-
-/// Appends the reply to a request that is not carried out.
-pub(crate) fn refuse(refusal: &Refusal, framing: Framing, output: &mut Output) {
-    let address = Address {
-        framing,
-        cookie: refusal.cookie,
-        offset: refusal.offset,
-    };
-    fail_with(address, refusal.error, refusal.reason, output);
 }
 
 fn change(request: &Request, payload: &[u8], device: &dyn BlockDevice) -> Result<(), Error> {
@@ -85,82 +56,6 @@ fn change(request: &Request, payload: &[u8], device: &dyn BlockDevice) -> Result
     match request.force_unit_access {
         true => device.submit(Bio::Flush),
         false => Ok(()),
-    }
-}
-
-/// Success, without anything to say.
-fn succeed(address: Address, output: &mut Output) {
-    match address.framing {
-        // A structured reply without payload may be simple, and is shorter.
-        Framing::Simple | Framing::Structured => {
-            output.push(&wire::simple_reply(address.cookie, 0));
-        }
-        Framing::Extended => nothing_more(address, output),
-    }
-}
-
-/// The chunk that ends a reply that has no other.
-fn nothing_more(address: Address, output: &mut Output) {
-    chunk(address, true, wire::REPLY_NONE, &[], output);
-}
-
-pub(super) fn fail(address: Address, error: &Error, output: &mut Output) {
-    let number = wire::error_number(error.kind());
-    fail_with(address, number, &error.to_string(), output);
-}
-
-pub(super) fn fail_with(address: Address, error: u32, reason: &str, output: &mut Output) {
-    if address.framing == Framing::Simple {
-        return output.push(&wire::simple_reply(address.cookie, error));
-    }
-    let reason = shown(reason);
-    let parts: [&[u8]; 3] = [
-        &error.to_be_bytes(),
-        &(reason.len() as u16).to_be_bytes(),
-        reason.as_bytes(),
-    ];
-    chunk(address, true, wire::REPLY_ERROR, &parts, output);
-}
-
-/// An error at one place of the range, which what was sent before does not cover.
-fn fail_at(address: Address, at: u64, error: &Error, output: &mut Output) {
-    let reason = error.to_string();
-    let reason = shown(&reason);
-    let parts: [&[u8]; 4] = [
-        &wire::error_number(error.kind()).to_be_bytes(),
-        &(reason.len() as u16).to_be_bytes(),
-        reason.as_bytes(),
-        &at.to_be_bytes(),
-    ];
-    chunk(address, true, wire::REPLY_ERROR_OFFSET, &parts, output);
-}
-
-fn shown(reason: &str) -> &str {
-    let mut end = reason.len().min(REASON_BYTES_MAX);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    &reason[..end]
-}
-
-/// Appends a whole chunk, its payload being the concatenation of `parts`.
-fn chunk(address: Address, is_last: bool, kind: u16, parts: &[&[u8]], output: &mut Output) {
-    let payload_bytes: usize = parts.iter().map(|part| part.len()).sum();
-    let mut head = [0; 32];
-    head_of(address, is_last, kind, payload_bytes).encode(address.framing, &mut head);
-    output.push(&head[..address.framing.chunk_bytes()]);
-    for part in parts {
-        output.push(part);
-    }
-}
-
-pub(super) fn head_of(address: Address, is_last: bool, kind: u16, payload_bytes: usize) -> Chunk {
-    Chunk {
-        is_last,
-        kind,
-        cookie: address.cookie,
-        offset: address.offset,
-        payload_bytes: u32::try_from(payload_bytes).expect("payloads are far below 4 GiB"),
     }
 }
 
@@ -190,7 +85,7 @@ fn read_part(device: &dyn BlockDevice, offset: u64, buffer: &mut [u8]) -> Result
     }
 }
 
-/// Answers with data and holes; `whole`: in one chunk.
+/// Answers with data and holes; in one chunk if `whole`.
 fn read_in_chunks(
     request: &Request,
     whole: bool,
@@ -267,8 +162,8 @@ fn next_piece(device: &dyn BlockDevice, at: u64, end: u64, whole: bool) -> Piece
     }
 }
 
-/// Appends a chunk of data; on an error what can be read before it, then the error and where it
-/// lies. Returns whether all was read.
+/// Appends a chunk of data. On an error it appends the readable data before it, then the error
+/// with its place. Returns whether all was read.
 fn data(
     address: Address,
     is_last: bool,
@@ -305,8 +200,8 @@ fn data(
     }
 }
 
-/// Reads block by block after `error`: how many bytes are readable before the first that is not,
-/// and the error there.
+/// Reads block by block after `error`. Returns the number of bytes before the first unreadable
+/// one, and the error there.
 fn readable_prefix(
     device: &dyn BlockDevice,
     at: u64,

@@ -1,7 +1,10 @@
 //! Received bytes, and the requests at their front.
 
-use super::output::grow;
+use std::sync::Arc;
+
+use super::output::{grow, may_stay};
 use super::{Refusal, Request, Rules, Verdict, judge};
+use crate::nbd::budget::{Budget, Kept};
 use crate::nbd::wire::{Decoded, RequestHeader};
 
 /// Received bytes that are not decoded yet.
@@ -10,8 +13,10 @@ pub(crate) struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// A refused write whose payload is being thrown away.
+    /// A refused write whose payload is being discarded.
     refused: Option<Refused>,
+    /// The buffer's bytes in the budget while it is kept for later.
+    kept: Option<Kept>,
 }
 
 #[derive(Debug)]
@@ -20,12 +25,12 @@ struct Refused {
     remaining: usize,
 }
 
-/// What is at the front of an input.
+/// The front of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// A request, its payload at the front of the input: `payload`, then `consume`.
+    /// A request with its payload at the front of the input: call `payload`, then `consume`.
     Request(Request),
-    /// Nothing whole: a request of `bytes` in all (at least its header) has begun or is awaited.
+    /// No whole request: one of `bytes` in all (at least a header) has begun or is awaited.
     Incomplete { bytes: usize },
     /// A request was refused and consumed.
     Refused(Refusal),
@@ -104,9 +109,9 @@ impl Input {
         self.end - self.start
     }
 
-    /// Room to receive into for a request of `bytes` that is incomplete: at least its rest; `None`
-    /// if there is no memory. A large request gets exactly its rest, so that it is not followed by
-    /// bytes that would have to be moved; else there is room for `base_bytes` in all.
+    /// Room to receive into for an incomplete request of `bytes`: at least its rest; `None` if
+    /// there is no memory. A large request gets exactly its rest, so that no bytes behind it must
+    /// be moved. Otherwise there is room for `base_bytes` in all.
     pub fn room(&mut self, bytes: usize, base_bytes: usize) -> Option<&mut [u8]> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -148,7 +153,7 @@ impl Input {
     }
 
     /// Keeps the first `bytes` unread bytes in `self` and moves the rest to `rest`, which must be
-    /// empty; `false`, and nothing changed, if there is no memory.
+    /// empty. `false`, with nothing changed, if there is no memory.
     pub fn split_off(&mut self, bytes: usize, rest: &mut Input) -> bool {
         debug_assert!(rest.unread() == 0 && rest.refused.is_none() && self.refused.is_none());
         let split = self.start + bytes;
@@ -159,8 +164,8 @@ impl Input {
         true
     }
 
-    /// How many of the next requests, at most `max`, are whole, accepted and `wanted`, and their
-    /// bytes.
+    /// The number of next requests, at most `max`, that are whole, accepted and `wanted`, and
+    /// their bytes.
     pub fn run_of(
         &self,
         max: usize,
@@ -187,11 +192,20 @@ impl Input {
         (count, position - self.start)
     }
 
-    /// Gives memory beyond `keep_bytes` back; nothing may be unread.
-    pub fn shrink(&mut self, keep_bytes: usize) {
-        if self.unread() == 0 && self.buffer.len() > keep_bytes {
+    /// Keeps memory of at most `bytes_max` for the next large request, if `budget` has room for
+    /// it. Nothing may be unread.
+    pub fn keep(&mut self, bytes_max: usize, budget: &Arc<Budget>) {
+        if !may_stay(&mut self.kept, self.buffer.capacity(), bytes_max, budget) {
+            self.release();
+        }
+    }
+
+    /// Gives its memory back, unless something is unread.
+    pub fn release(&mut self) {
+        if self.unread() == 0 {
             self.buffer = Vec::new();
             (self.start, self.end) = (0, 0);
+            self.kept = None;
         }
     }
 }

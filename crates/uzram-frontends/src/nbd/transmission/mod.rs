@@ -1,9 +1,10 @@
-//! The transmission phase without I/O: requests off a buffer of received bytes, validated;
-//! requests carried out against a device; replies into a buffer to send.
+//! The transmission phase without I/O: requests are decoded from received bytes and validated,
+//! carried out against a device, and their replies put into a buffer.
 
 mod execute;
 mod input;
 mod output;
+mod reply;
 mod status;
 
 use uzram::Zeroing;
@@ -13,16 +14,17 @@ use super::context::Contexts;
 use super::export::Export;
 use super::wire::{self, Framing, RequestHeader};
 
-pub(crate) use execute::{execute, refuse};
+pub(crate) use execute::execute;
 pub(crate) use input::{Input, Next};
 pub(crate) use output::Output;
+pub(crate) use reply::refuse;
 
-/// Payload of a refused compact write that is read and thrown away, in bytes, so that the refusal
-/// can be answered. A longer one ends the connection; so does an extended request's above
-/// [`PAYLOAD_BYTES_MAX`].
+/// Payload of a refused compact write that is read and discarded, in bytes, so that the refusal
+/// can be answered. A longer one ends the connection. So does the payload of an extended request
+/// above [`PAYLOAD_BYTES_MAX`].
 pub const REFUSED_PAYLOAD_BYTES_MAX: u32 = 64 << 20;
 
-/// What requests are judged by and answered in, settled by the handshake.
+/// The rules for judging and answering requests, settled by the handshake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub size_bytes: u64,
@@ -40,6 +42,31 @@ impl Rules {
             contexts,
         }
     }
+
+    /// The export's properties as the client was told them.
+    pub fn transmission_flags(&self) -> u16 {
+        // Multi-conn holds because a device completes a request before it is answered and keeps
+        // nothing per connection: what one connection's flush covers, all see.
+        let flags = wire::FLAG_HAS_FLAGS
+            | wire::FLAG_SEND_FLUSH
+            | wire::FLAG_SEND_FUA
+            | wire::FLAG_SEND_CACHE
+            | wire::FLAG_CAN_MULTI_CONN;
+        let writing = match self.read_only {
+            true => wire::FLAG_READ_ONLY,
+            false => {
+                wire::FLAG_SEND_TRIM | wire::FLAG_SEND_WRITE_ZEROES | wire::FLAG_SEND_FAST_ZERO
+            }
+        };
+        let framing = match self.framing {
+            Framing::Simple => 0,
+            Framing::Extended if !self.contexts.is_empty() => {
+                wire::FLAG_SEND_DF | wire::FLAG_BLOCK_STATUS_PAYLOAD
+            }
+            Framing::Structured | Framing::Extended => wire::FLAG_SEND_DF,
+        };
+        flags | writing | framing
+    }
 }
 
 /// A valid request. Ranges lie within the device and payloads within the maximum.
@@ -48,7 +75,8 @@ pub(crate) struct Request {
     pub cookie: u64,
     pub command: Command,
     pub offset: u64,
-    /// Bytes of the device that it is about; of a filtered `BLOCK_STATUS` the payload knows.
+    /// Bytes of the device that the request covers; for a filtered `BLOCK_STATUS` the payload has
+    /// them.
     pub length: u64,
     pub header_bytes: u32,
     pub payload_bytes: u32,
@@ -75,7 +103,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What a header asks for.
+/// The verdict on a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Accept(Request),

@@ -1,11 +1,20 @@
-//! Replies on their way out, and the growing of buffers.
+//! Pending replies, and buffers that grow.
+
+use std::sync::Arc;
+
+use crate::nbd::budget::{Budget, Kept};
+
+/// A buffer up to this size suffices for small requests and is not counted, in bytes.
+const UNCOUNTED_BYTES_MAX: usize = 256 << 10;
 
 /// Replies that wait to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
-    /// Its length is what was ever needed, so that no byte is zeroed twice.
+    /// Its length is the most that was ever needed, so that no byte is zeroed twice.
     buffer: Vec<u8>,
     end: usize,
+    /// The buffer's bytes in the budget while it is kept for later.
+    kept: Option<Kept>,
 }
 
 impl Output {
@@ -31,12 +40,17 @@ impl Output {
         self.end = 0;
     }
 
-    /// Gives memory beyond `keep_bytes` back; nothing may be pending.
-    pub fn shrink(&mut self, keep_bytes: usize) {
-        if self.buffer.len() > keep_bytes {
-            self.buffer = Vec::new();
-            self.end = 0;
+    /// Keeps memory of at most `bytes_max` for the next large reply, if `budget` has room for it.
+    /// Nothing may be pending.
+    pub fn keep(&mut self, bytes_max: usize, budget: &Arc<Budget>) {
+        if !may_stay(&mut self.kept, self.buffer.capacity(), bytes_max, budget) {
+            self.release();
         }
+    }
+
+    /// Gives its memory back; nothing may be pending.
+    pub fn release(&mut self) {
+        *self = Output::default();
     }
 
     /// Room for `length` bytes after what is pending, `None` if there is no memory.
@@ -48,7 +62,7 @@ impl Output {
         Some(&mut self.buffer[self.end..needed])
     }
 
-    /// Accepts `length` bytes that were written to what [`Output::reserve`] gave.
+    /// Accepts `length` bytes that were written to the room of [`Output::reserve`].
     pub(super) fn advance(&mut self, length: usize) {
         self.end += length;
     }
@@ -65,6 +79,25 @@ impl Output {
 
 /// A fresh buffer up to this size is made in one piece, zeroed by the system as it is touched.
 const FRESH_BYTES_MAX: usize = 128 << 10;
+
+/// Whether a buffer of `bytes` may stay for the next large request or reply: it is not counted, or it
+/// has at most `bytes_max` and `budget` has room for it. Renews `kept`, its share of the budget.
+pub(super) fn may_stay(
+    kept: &mut Option<Kept>,
+    bytes: usize,
+    bytes_max: usize,
+    budget: &Arc<Budget>,
+) -> bool {
+    if bytes <= UNCOUNTED_BYTES_MAX {
+        return true;
+    }
+    // Given back first: the buffer must not be counted twice.
+    *kept = None;
+    if bytes <= bytes_max {
+        *kept = budget.keep(bytes);
+    }
+    kept.is_some()
+}
 
 /// Makes a buffer longer, the new bytes being zero; `None` if there is no memory.
 pub(super) fn grow(buffer: &mut Vec<u8>, length: usize) -> Option<()> {

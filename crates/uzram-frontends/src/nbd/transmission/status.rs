@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use uzram::{BlockDevice, Error};
 
-use super::execute::{Address, fail, fail_with, head_of};
 use super::output::Output;
+use super::reply::{Address, fail, fail_with, head_of};
 use super::{Request, Rules};
 use crate::nbd::context::{Context, Contexts};
 use crate::nbd::wire::{self, Fields, Framing};
 
-/// Extents in one chunk, so that it takes at most 512 KiB; the protocol allows 2^20. The client asks
-/// again from where the reply ends.
+/// Most extents in one chunk, so that it takes at most 512 KiB; the protocol allows 2^20. The
+/// client asks again from the end of the reply.
 const EXTENTS_MAX: usize = 32 << 10;
-/// A reply that took this long to gather ends where it is.
+/// A reply ends early once gathering it took this long.
 const LOOK_MAX: Duration = Duration::from_millis(20);
-/// Looks at the device between two at the clock.
+/// Looks at the device between two looks at the clock.
 const LOOKS_PER_CLOCK: usize = 16;
 
 /// Appends one chunk for each context that is asked for, or one error. `filter` is the payload that
@@ -100,8 +100,8 @@ fn describe(
     Ok(())
 }
 
-/// Calls `found` with length and status of each run of equal status, as many as the limits allow
-/// and at least one; returns how many.
+/// Calls `found` with length and status of each run of equal status, at least one and as many as
+/// the limits allow. Returns their number.
 fn extents(
     context: Context,
     offset: u64,

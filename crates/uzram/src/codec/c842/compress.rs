@@ -1,21 +1,21 @@
-//! The encoder: for each 8 bytes the template that takes the fewest bits, of those whose parts were
-//! met within their rings.
+//! The encoder: for each 8 bytes it takes the template with the fewest bits among those whose
+//! parts occur in their rings.
 
-use super::{
+use super::format::{
     BLOCK, CRC_BITS, END, OPERATION_BITS, PADDING, Part, REPEAT, REPEAT_BITS, REPEAT_MAX,
     TEMPLATES, ZEROES, crc32, ring,
 };
 use crate::error::Result;
 use crate::memory;
 
-/// log2 of the places that are remembered for parts of 2, 4 and 8 bytes: many times those in the ring, so
-/// that few are overwritten by others.
+/// log2 of the table sizes for parts of 2, 4 and 8 bytes: many times the ring's, so that few
+/// entries are overwritten by others.
 const SLOTS_BITS: [u32; 3] = [12, 12, 12];
 
-/// Fewer zero blocks than this are cheaper said one by one than as a repetition.
+/// Fewer zero blocks than this are cheaper one by one than as a repetition.
 const ZEROES_REPEAT_MIN: usize = 3;
 
-/// Remembers where parts were met last. Forgets all for each page.
+/// The last place of each part. It is cleared for each page.
 pub(super) struct Finder {
     by_size: [Seen; 3],
 }
@@ -26,8 +26,8 @@ struct Seen {
     shift: u32,
 }
 
-/// The parts of a block that indexes can say, one bit each: parts of 2 bytes in bits 0 to 3, of 4 in
-/// bits 4 and 5, of 8 in bit 6.
+/// The parts of a block that indexes can encode, one bit each: parts of 2 bytes in bits 0 to 3, of
+/// 4 in bits 4 and 5, of 8 in bit 6.
 type Known = usize;
 
 /// A block's indexes, in the order of the bits of [`Known`].
@@ -47,7 +47,7 @@ impl Finder {
         })
     }
 
-    /// `None` if `source` is not whole blocks or `destination` does not suffice.
+    /// `None` if `source` is not in whole blocks or `destination` is too small.
     pub(super) fn compress(&mut self, source: &[u8], destination: &mut [u8]) -> Option<usize> {
         let (blocks, []) = source.as_chunks::<BLOCK>() else {
             return None;
@@ -84,7 +84,7 @@ impl Finder {
         out.finish()
     }
 
-    /// What indexes can say of block `number`.
+    /// The parts of block `number` that indexes can encode.
     #[inline(always)]
     fn find(&self, source: &[u8], number: usize) -> (Known, Indexes) {
         let (mut known, mut indexes) = (0, [0; 7]);
@@ -105,7 +105,7 @@ impl Finder {
 }
 
 impl Seen {
-    /// Adds the parts of `BYTES` bytes of block `number` that were met before to `known`.
+    /// Adds the parts of `BYTES` bytes of block `number` that occurred before to `known`.
     #[inline(always)]
     fn find<const BYTES: usize>(
         &self,
@@ -140,13 +140,14 @@ impl Seen {
 
     #[inline(always)]
     fn slot<const BYTES: usize>(&self, part: &[u8; BYTES]) -> usize {
-        /// 2^64 over the golden ratio, odd: spreads into the high bits.
+        /// 2^64 over the golden ratio, odd: it spreads a value into the high bits.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         (number(part).wrapping_mul(SPREAD) >> self.shift) as usize
     }
 }
 
-/// How often the block before `number` comes again from there on, as far as it is worth saying so.
+/// The number of times that the block before `number` repeats from there on, up to the useful
+/// maximum.
 fn repetitions(blocks: &[[u8; BLOCK]], number: usize) -> usize {
     let Some(last) = number.checked_sub(1).map(|last| blocks[last]) else {
         return 0;
@@ -192,7 +193,7 @@ const fn bit(bytes: usize, at: usize) -> usize {
     before + at / bytes
 }
 
-/// The template that takes the fewest bits, for everything that may be known.
+/// The template with the fewest bits, for every set of known parts.
 const BEST: [u8; 1 << 7] = {
     let mut best = [0; 1 << 7];
     let mut known = 0;
@@ -213,7 +214,7 @@ const BEST: [u8; 1 << 7] = {
     best
 };
 
-/// What a template's arguments take, if the parts that it wants as indexes are known.
+/// The bits of a template's arguments, if the parts that it wants as indexes are known.
 const fn bits(parts: &[Part], known: Known) -> Option<u32> {
     let (mut bits, mut at, mut nth) = (0, 0, 0);
     while nth < parts.len() {
@@ -242,13 +243,13 @@ fn number(bytes: &[u8]) -> u64 {
 struct Bits<'a> {
     bytes: &'a mut [u8],
     at: usize,
-    /// The lowest `pending_bits`, fewer than 32 between calls, are not written yet.
+    /// Only the lowest `pending_bits`, fewer than 32 between calls, are not written yet.
     pending: u64,
     pending_bits: u32,
 }
 
 impl Bits<'_> {
-    /// Appends the lowest `bits` of `value`, at most 32, which has no others.
+    /// Appends the lowest `bits` of `value`, at most 32. Its other bits are zero.
     #[inline(always)]
     fn put(&mut self, value: u32, bits: u32) -> Option<()> {
         self.pending = self.pending << bits | u64::from(value);

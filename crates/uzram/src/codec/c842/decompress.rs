@@ -1,7 +1,7 @@
-//! The decoder: every bit read and every byte copied is checked, and `None` is the answer to anything
-//! that does not fill the page exactly and end in its CRC.
+//! The decoder. It checks every bit read and every byte copied. The result is `None` unless the
+//! stream fills the page exactly and ends in its CRC.
 
-use super::{
+use super::format::{
     BLOCK, CRC_BITS, END, OPERATION_BITS, PADDING, Part, REPEAT, REPEAT_BITS, TEMPLATES, ZEROES,
     crc32, ring,
 };
@@ -16,28 +16,27 @@ pub(super) fn decompress(source: &[u8], page: &mut [u8]) -> Option<()> {
     let mut bits = Bits { source, at: 0 };
     let mut at = 0;
     loop {
-        let operation = bits.take(OPERATION_BITS)? as u8;
+        let operation = bits.take(OPERATION_BITS) as u8;
         match operation {
             END => break,
-            ZEROES => page.get_mut(at..at + BLOCK)?.fill(0),
             REPEAT => {
-                let times = 1 + bits.take(REPEAT_BITS)? as usize;
+                let times = 1 + bits.take(REPEAT_BITS) as usize;
                 at = repeat(page, at, times)?;
-                continue;
             }
-            template => {
-                let parts = TEMPLATES.get(usize::from(template))?;
-                block(&mut bits, parts, page, at)?;
+            _ => {
+                let made = block(operation, &mut bits, page, at)?;
+                *page.get_mut(at..)?.first_chunk_mut()? = made.to_be_bytes();
+                at += BLOCK;
             }
         }
-        at += BLOCK;
     }
-    let crc = bits.take(CRC_BITS)? as u32;
-    let padding = source.len() - bits.at.div_ceil(8);
+    let crc = bits.take(CRC_BITS) as u32;
+    // Bits beyond the end read as zeroes until here. The loop ends all the same: the page gets full.
+    let padding = source.len().checked_sub(bits.at.div_ceil(8))?;
     (at == page.len() && padding < PADDING_MAX && crc == crc32(page)).then_some(())
 }
 
-/// Writes the block before `at` `times` more and returns where that ends.
+/// Writes the block before `at` `times` more. Returns the end.
 fn repeat(page: &mut [u8], at: usize, times: usize) -> Option<usize> {
     let last = *page
         .get(at.checked_sub(BLOCK)?..at)?
@@ -49,34 +48,51 @@ fn repeat(page: &mut [u8], at: usize, times: usize) -> Option<usize> {
     Some(end)
 }
 
-/// Fills the block at `at` with its parts.
+/// The eight bytes that `operation` makes at `at`, the first in the highest bits.
 #[inline(always)]
-fn block(bits: &mut Bits<'_>, parts: &[Part], page: &mut [u8], at: usize) -> Option<()> {
-    let mut made = [0; BLOCK];
-    let mut filled = 0;
-    for part in parts {
-        let to = &mut made[filled..filled + part.bytes()];
-        match *part {
-            Part::Data(BLOCK) => {
-                let (high, low) = (bits.take(32)?, bits.take(32)?);
-                to.copy_from_slice(&(high << 32 | low).to_be_bytes());
+fn block(operation: u8, bits: &mut Bits<'_>, page: &[u8], at: usize) -> Option<u64> {
+    macro_rules! by_template {
+        ($($number:literal)*) => {
+            match operation {
+                ZEROES => Some(0),
+                0 => Some(bits.take(32) << 32 | bits.take(32)),
+                $($number => parts::<$number>(bits, page, at),)*
+                _ => None,
             }
-            Part::Data(bytes) => {
-                let value = bits.take(part.bits())?;
-                to.copy_from_slice(&value.to_be_bytes()[8 - bytes..]);
-            }
-            Part::Index(bytes) => {
-                let from = place(bits.take(part.bits())? as usize, bytes, at)?;
-                to.copy_from_slice(page.get(from..from + bytes)?);
-            }
-        }
-        filled += part.bytes();
+        };
     }
-    page.get_mut(at..at + BLOCK)?.copy_from_slice(&made);
-    Some(())
+    by_template!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25)
 }
 
-/// Where the part lies that is number `index` of its ring when `at` bytes are complete.
+/// The parts of a template other than the first. The compiler knows the template and unrolls the loop. All
+/// bits of the template are in one window.
+#[inline(always)]
+fn parts<const TEMPLATE: usize>(bits: &mut Bits<'_>, page: &[u8], at: usize) -> Option<u64> {
+    let mut window = bits.window();
+    let mut made = 0;
+    for part in TEMPLATES[TEMPLATE] {
+        let value = window >> (u64::BITS - part.bits());
+        window <<= part.bits();
+        bits.at += part.bits() as usize;
+        made = match *part {
+            Part::Data(bytes) => made << (8 * bytes) | value,
+            Part::Index(2) => made << 16 | u64::from(u16::from_be_bytes(seen(page, value, at)?)),
+            Part::Index(4) => made << 32 | u64::from(u32::from_be_bytes(seen(page, value, at)?)),
+            Part::Index(_) => u64::from_be_bytes(seen(page, value, at)?),
+        };
+    }
+    Some(made)
+}
+
+/// The part of `N` bytes that is number `index` of its ring when `at` bytes are complete.
+#[inline(always)]
+fn seen<const N: usize>(page: &[u8], index: u64, at: usize) -> Option<[u8; N]> {
+    page.get(place(index as usize, N, at)?..)?
+        .first_chunk()
+        .copied()
+}
+
+/// The place of the part with number `index` in its ring, when `at` bytes are complete.
 #[inline(always)]
 fn place(index: usize, bytes: usize, at: usize) -> Option<usize> {
     let ring = ring(bytes);
@@ -95,20 +111,31 @@ struct Bits<'a> {
 }
 
 impl Bits<'_> {
-    /// The next `bits`, at most 32, as a number.
+    /// The next bits, 57 or more, from the highest on; zeroes behind the end.
     #[inline(always)]
-    fn take(&mut self, bits: u32) -> Option<u64> {
-        let (byte, skip) = (self.at / 8, self.at as u32 % 8);
-        let rest = self.source.get(byte..)?;
-        let word = match rest.first_chunk() {
+    fn window(&self) -> u64 {
+        let (byte, skip) = (self.at / 8, self.at % 8);
+        let word = match self.source.get(byte..).and_then(<[u8]>::first_chunk) {
             Some(word) => u64::from_be_bytes(*word),
-            None => {
-                let mut last = [0; 8];
-                last[..rest.len()].copy_from_slice(rest);
-                u64::from_be_bytes(last)
-            }
+            None => last_word(self.source, byte),
         };
-        self.at += bits as usize;
-        (self.at <= 8 * self.source.len()).then_some(word << skip >> (64 - bits))
+        word << skip
     }
+
+    /// The next `bits`, 1 to 57, as a number.
+    #[inline(always)]
+    fn take(&mut self, bits: u32) -> u64 {
+        let value = self.window() >> (u64::BITS - bits);
+        self.at += bits as usize;
+        value
+    }
+}
+
+/// The rest of the source from `byte` on, and zeroes.
+#[cold]
+fn last_word(source: &[u8], byte: usize) -> u64 {
+    let rest = source.get(byte..).unwrap_or_default();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    u64::from_be_bytes(last)
 }

@@ -1,8 +1,9 @@
 //! Streams written by hand from the format, and the bounds of rings and repetitions.
 
+use super::format::*;
 use super::*;
 
-/// Bits in groups, `0` and `1` with spaces as one likes, padded to 8 bytes.
+/// Bits in groups of `0` and `1`, spaces anywhere, padded to 8 bytes.
 fn stream(text: &str) -> Vec<u8> {
     let mut bits: Vec<u8> = text
         .bytes()
@@ -102,20 +103,9 @@ fn streams_written_by_hand_are_read_and_written() {
 /// Rings are no sliding windows: an index is a place modulo the ring's size.
 #[test]
 fn rings_reach_back_by_their_size_and_no_further() {
-    let ring = |bytes| super::ring(bytes);
+    let ring = |bytes| super::format::ring(bytes);
     assert_eq!([ring(2), ring(4), ring(8)], [512, 2048, 2048]);
-    let noise = |length: usize| {
-        let mut state = 7u64;
-        let next = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(99);
-            (state >> 33) as u8
-        };
-        std::iter::repeat_with(next)
-            .take(length)
-            .collect::<Vec<u8>>()
-    };
+    let noise = |length: usize| uzram_testkit::noise(7, length);
     for (bytes, template, bits) in [(2, 0x0bu8, 8), (4, 0x14, 9), (8, 0x19, 8)] {
         let ring = ring(bytes);
         for (at, index, from) in [
@@ -221,4 +211,13 @@ fn small_buffers_and_parts_of_blocks_are_refused() {
     }
     assert_eq!(finder.compress(&page, &mut vec![0; length]), Some(length));
     assert_eq!(finder.compress(&page[..4095], &mut vec![0; 9000]), None);
+}
+
+#[test]
+fn the_parts_of_a_template_fit_a_window() {
+    let longest = TEMPLATES[1..].iter().map(|parts| {
+        let bits = parts.iter().map(|part| part.bits());
+        bits.sum::<u32>()
+    });
+    assert!(longest.max() <= Some(57));
 }

@@ -1,42 +1,49 @@
-//! The greedy compressor: a table from four bytes to where they were last seen, longer strides where
-//! nothing repeats, and no second look.
+//! The greedy compressor: a table with the last place of each group of four bytes, longer strides
+//! where nothing repeats, and no search for better matches.
 
 use crate::error::Result;
 use crate::memory;
 
-use super::{END, FAR_MIN, MIDDLE_MAX, NEAR_MAX, RUN_MAX, VERSIONED};
+use super::format::{END, FAR_MIN, MIDDLE_MAX, NEAR_MAX, RUN_MAX, RUN_MIN, VERSIONED};
 
-/// Which instructions a stream may use.
+/// The instructions that a stream may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     Original,
     Rle,
 }
 
-/// Shortest match that is looked for, in bytes.
+/// Shortest match that is searched for, in bytes.
 const MATCH_MIN: usize = 4;
 
 /// Farthest match, in bytes: one more would be the mark of a run of zeroes.
 const FAR_MAX: usize = 0xbffe;
 
-/// Bytes at the start that are always literals: a first instruction of any other kind could be taken
-/// for something else.
+/// Bytes at the start that are always literals: a first instruction of any other kind would be
+/// ambiguous.
 const FIRST_LITERALS: usize = 4;
 
 /// Bytes at the end in which no match starts, so that eight bytes can be read anywhere before.
 const TAIL: usize = 8;
 
-/// Shortest run of zeroes that gets an instruction: at four bytes, a shorter one is better left to
-/// matches. No more than [`TAIL`].
+/// Shortest run of zeroes that gets an instruction. At four bytes, a shorter run is better left to
+/// matches. At most [`TAIL`].
 const RUN_WORTH: usize = 8;
 
-/// After this many literals, as a power of two, strides get longer by one byte.
-const PATIENCE_LOG2: usize = 5;
+/// After this many literals strides get longer by one byte.
+const PATIENCE: usize = 32;
+
+/// Places for units of 4 and 8 KiB. The compressor clears its table for each page, which takes time, so
+/// small units get a small table.
+pub(super) const SMALL: usize = 1 << 12;
+
+/// Places for larger units.
+pub(super) const LARGE: usize = 1 << 14;
 
 /// Literals are copied in pieces of this size where there is room, in bytes.
 const PIECE: usize = 16;
 
-/// Where each of `PLACES` groups of four bytes was last seen in the page.
+/// The last place of each of `PLACES` groups of four bytes in the page.
 pub(super) struct Finder<const PLACES: usize> {
     places: Box<[u16]>,
 }
@@ -48,13 +55,13 @@ impl<const PLACES: usize> Finder<PLACES> {
         })
     }
 
-    /// Compresses at most 64 KiB. `None` unless `destination` has room for the worst case.
+    /// Compresses at most [`longest`] bytes. `None` unless `destination` has room for the worst case.
     pub(super) fn compress<const RLE: bool>(
         &mut self,
         source: &[u8],
         destination: &mut [u8],
     ) -> Option<usize> {
-        if source.len() > 1 << 16 || destination.len() < worst_case(source.len()) {
+        if source.len() > longest::<PLACES>() || destination.len() < worst_case(source.len()) {
             return None;
         }
         let places: &mut [u16; PLACES] = (&mut *self.places).try_into().ok()?;
@@ -70,20 +77,32 @@ impl<const PLACES: usize> Finder<PLACES> {
     }
 }
 
-/// A run of literals costs a byte, and another for each 255; no other instruction is longer than
-/// what it stands for. Generous, as the copies in pieces need room.
+/// Longest source, in bytes. With the small table, every distance fits an instruction.
+const fn longest<const PLACES: usize>() -> usize {
+    match PLACES {
+        ..=SMALL => 8192,
+        _ => 1 << 16,
+    }
+}
+
+/// A run of literals costs one byte, and another for each 255. No other instruction is longer than
+/// its bytes. The value is generous, because copies in pieces need room.
 fn worst_case(length: usize) -> usize {
     length + length / 16 + 64
 }
 
-/// Writes everything but the last literals and returns where those start.
+/// Writes everything but the last literals. Returns the place where those start.
 fn body<const RLE: bool, const PLACES: usize>(
     places: &mut [u16; PLACES],
     source: &[u8],
     writer: &mut Writer<'_>,
 ) -> usize {
-    let end = source.len().saturating_sub(TAIL);
-    let mut anchor = 0;
+    let Some(end) = source.len().checked_sub(TAIL) else {
+        return 0;
+    };
+    let mut anchor = 0_usize;
+    // A stride is the distance from here over PATIENCE. Starting before the anchor saves an addition.
+    let mut eager = anchor.wrapping_sub(PATIENCE);
     let mut at = FIRST_LITERALS;
     while at < end {
         let next = load8(source, at);
@@ -93,15 +112,17 @@ fn body<const RLE: bool, const PLACES: usize>(
             writer.run_of_zeroes(run);
             at += run;
             anchor = at;
+            eager = anchor.wrapping_sub(PATIENCE);
             continue;
         }
         let word = next as u32;
         let place = &mut places[hash::<PLACES>(word)];
         let candidate = usize::from(*place);
         *place = at as u16;
-        let distance = at - candidate;
-        if load4(source, candidate) != word || distance > FAR_MAX {
-            at += 1 + ((at - anchor) >> PATIENCE_LOG2);
+        let distance = at.wrapping_sub(candidate);
+        // No candidate is ahead. The comparison tells the compiler that each is within the page.
+        if candidate >= at || load4(source, candidate) != word || is_too_far::<PLACES>(distance) {
+            at += at.wrapping_sub(eager) / PATIENCE;
             continue;
         }
         let mut length = MATCH_MIN + common(source, candidate + MATCH_MIN, at + MATCH_MIN);
@@ -112,8 +133,15 @@ fn body<const RLE: bool, const PLACES: usize>(
         writer.copy(distance, length);
         at += length;
         anchor = at;
+        eager = anchor.wrapping_sub(PATIENCE);
     }
     anchor
+}
+
+/// Whether the distance is beyond every instruction. With the small table none is.
+#[inline(always)]
+fn is_too_far<const PLACES: usize>(distance: usize) -> bool {
+    PLACES > SMALL && distance > FAR_MAX
 }
 
 #[inline(always)]
@@ -141,7 +169,7 @@ fn load8(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
-/// How many bytes from `early` and from `late` on are the same.
+/// The number of equal bytes from `early` and from `late` on.
 #[inline(always)]
 fn common(source: &[u8], early: usize, late: usize) -> usize {
     let late = &source[late..];
@@ -159,7 +187,7 @@ fn common(source: &[u8], early: usize, late: usize) -> usize {
     same + rest.take_while(|(a, b)| a == b).count()
 }
 
-/// How many zeroes `bytes` starts with.
+/// The number of zeroes at the start of `bytes`.
 fn zeroes(bytes: &[u8]) -> usize {
     let mut same = 0;
     for word in bytes.chunks_exact(8) {
@@ -176,8 +204,8 @@ fn zeroes(bytes: &[u8]) -> usize {
 struct Writer<'a> {
     bytes: &'a mut [u8],
     at: usize,
-    /// Where the last instruction has the two bits for the number of literals behind it; `None` if
-    /// there was no instruction yet.
+    /// The place in the last instruction of the two bits for the number of literals behind it;
+    /// `None` if there was no instruction yet.
     state: Option<usize>,
 }
 
@@ -196,14 +224,14 @@ impl Writer<'_> {
         self.at += N;
     }
 
-    /// What a length has over what fits its instruction; at least 1.
+    /// The part of a length beyond the field of its instruction; at least 1.
     #[inline(always)]
-    fn length(&mut self, mut over: usize) {
-        while over > 255 {
-            self.bytes([0]);
-            over -= 255;
+    fn length(&mut self, over: usize) {
+        if over <= 255 {
+            self.bytes([over as u8]);
+        } else {
+            self.at = long_length(self.bytes, self.at, over);
         }
-        self.bytes([over as u8]);
     }
 
     /// Literals from `start` to `end` of `source`, none to all.
@@ -211,19 +239,28 @@ impl Writer<'_> {
     fn literals(&mut self, source: &[u8], start: usize, end: usize) {
         let count = end - start;
         match (self.state, count) {
-            (_, 0) => return,
-            (Some(state), 1..=3) => self.bytes[state] |= count as u8,
-            (None, ..=238) => self.bytes([17 + count as u8]),
+            // Zero literals are no case of their own: the branch could not be predicted.
+            (Some(state), 0..=3) => {
+                self.bytes[state] |= count as u8;
+                if let Some(piece) = source[start..].first_chunk::<4>() {
+                    self.bytes[self.at..self.at + 4].copy_from_slice(piece);
+                    self.at += count;
+                    return;
+                }
+            }
+            (None, 0) => return,
+            (None, 1..=238) => self.bytes([17 + count as u8]),
             (_, ..=18) => self.bytes([count as u8 - 3]),
             _ => {
                 self.bytes([0]);
                 self.length(count - 18);
             }
         }
-        let piece = source.get(start..start + PIECE);
-        match piece.filter(|_| count <= PIECE) {
-            Some(piece) => self.bytes[self.at..self.at + PIECE].copy_from_slice(piece),
-            None => self.bytes[self.at..self.at + count].copy_from_slice(&source[start..end]),
+        match source[start..].first_chunk::<PIECE>() {
+            Some(piece) if count <= PIECE => {
+                self.bytes[self.at..self.at + PIECE].copy_from_slice(piece);
+            }
+            _ => self.bytes[self.at..self.at + count].copy_from_slice(&source[start..end]),
         }
         self.at += count;
     }
@@ -265,10 +302,19 @@ impl Writer<'_> {
                 ..=RUN_MAX => length,
                 _ => RUN_MAX.min(length - RUN_WORTH),
             };
-            let over = run - super::RUN_MIN;
+            let over = run - RUN_MIN;
             self.state = Some(self.at + 1);
             self.bytes([0x18 | (over & 7) as u8, 0xfc, 0xff, (over >> 3) as u8]);
             length -= run;
         }
     }
+}
+
+/// Writes a length above 255 at `at` and returns its end.
+#[cold]
+fn long_length(bytes: &mut [u8], at: usize, over: usize) -> usize {
+    let zeroes = (over - 1) / 255;
+    bytes[at..at + zeroes].fill(0);
+    bytes[at + zeroes] = (over - 255 * zeroes) as u8;
+    at + zeroes + 1
 }

@@ -1,38 +1,25 @@
 //! LZO1X streams and their extension LZO-RLE, written from the description of the format in the
 //! kernel's documentation: <https://docs.kernel.org/staging/lzo.html>.
 //!
-//! In speed and density beside lz4 at the cost of slower reads. They are here because zram has them;
-//! `lzo-rle` is its default. Version 1 of the format, lzo-rle, adds an instruction for runs of zeroes.
-//! The decoder takes both versions, whichever of the names it goes by. No unsafe code.
+//! Speed and density are close to lz4's, with slower reads. They are here because zram has them;
+//! `lzo-rle` is its default. Version 1 of the format, lzo-rle, adds an instruction for runs of
+//! zeroes. The decoder takes both versions, under either name. No unsafe code.
 
 mod compress;
 mod decompress;
+mod format;
 
 use super::{
     Codec, Compressor, DecompressShared, Decompressor, Malformed, NO_DICTIONARY, Parameters,
 };
 use crate::error::Result;
+use crate::memory;
 use crate::page::Unit;
 
-use compress::{Finder, Version};
+use compress::{Finder, LARGE, SMALL, Version};
 
 pub(super) const NAME: &str = "lzo";
 pub(super) const NAME_RLE: &str = "lzo-rle";
-
-/// Ends a stream: a copy over the distance that means nothing.
-const END: [u8; 3] = [17, 0, 0];
-
-/// The first byte of a stream that says its version.
-const VERSIONED: u8 = 17;
-
-/// Nearest and farthest distances of the instructions, in bytes.
-const NEAR_MAX: usize = 2048;
-const MIDDLE_MAX: usize = 1 << 14;
-const FAR_MIN: usize = (1 << 14) + 1;
-
-/// Runs of zeroes in one instruction, in bytes.
-const RUN_MIN: usize = 4;
-const RUN_MAX: usize = 2051;
 
 pub(super) struct Lzo {
     version: Version,
@@ -69,26 +56,21 @@ impl Codec for Lzo {
 
     fn compressor(&self, unit: Unit) -> Result<Box<dyn Compressor>> {
         Ok(match unit.bytes() {
-            ..=8192 => Box::new(LzoCompressor {
+            ..=8192 => memory::boxed(LzoCompressor {
                 finder: Finder::<SMALL>::new()?,
                 version: self.version,
-            }),
-            _ => Box::new(LzoCompressor {
+            })?,
+            _ => memory::boxed(LzoCompressor {
                 finder: Finder::<LARGE>::new()?,
                 version: self.version,
-            }),
+            })?,
         })
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
-        Ok(Decompressor::Shared(Box::new(LzoDecoder)))
+        Ok(Decompressor::Shared(memory::boxed(LzoDecoder)?))
     }
 }
-
-/// Places that a compressor remembers. It forgets them page by page, which takes time, so that small
-/// units get a small table.
-const SMALL: usize = 1 << 12;
-const LARGE: usize = 1 << 14;
 
 struct LzoCompressor<const PLACES: usize> {
     finder: Finder<PLACES>,

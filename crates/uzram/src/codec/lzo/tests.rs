@@ -1,6 +1,9 @@
-//! Streams by hand from the format's description, every distance and length at an edge, and an
-//! implementation that is not ours.
+//! Streams by hand from the format's description, every distance and length at an edge, and
+//! another implementation.
 
+use uzram_testkit::noise;
+
+use super::format::*;
 use super::*;
 
 const LARGEST: usize = 1 << 16;
@@ -24,18 +27,7 @@ fn unpack(stream: &[u8], length: usize) -> Option<Vec<u8>> {
     done.ok().map(|()| page)
 }
 
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
-
-/// The stream `start` + `instructions` + the end, and the page that it stands for.
+/// The stream `start` + `instructions` + the end, and the page that it encodes.
 #[track_caller]
 fn stands_for(start: &[u8], instructions: &[&[u8]], page: &[u8]) {
     let stream = [start, &instructions.concat(), &END].concat();

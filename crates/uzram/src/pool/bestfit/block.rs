@@ -1,22 +1,19 @@
-//! One block: which granules of a frame are holes.
+//! One block: the holes among the granules of a frame.
 //!
-//! Only holes are kept, sorted by place, each 4 bytes, and never two side by side; what is neither a hole
-//! nor a page that the block lacks belongs to an object. So a full block costs a fixed few words, and a
-//! hole whose entry cannot be had (no memory) is forgotten until the block is empty, which its
-//! count of live granules says.
+//! Only holes are kept, sorted by place, 4 bytes each, and never two side by side. Everything else
+//! belongs to an object, except pages that the block lacks. So a full block costs a fixed few
+//! words. A hole whose entry cannot be had (no memory) is forgotten until the block is empty,
+//! which its count of live granules tells.
 
 use super::holes::{Hole, Holes};
-use crate::pool::GRANULE_BYTES;
+use super::place::PAGE_GRANULES;
 use crate::pool::arena::RUN_PAGES_MAX;
-use crate::region::PAGE_BYTES;
-
-/// Granules of a page.
-pub(super) const PAGE_GRANULES: usize = PAGE_BYTES / GRANULE_BYTES;
 
 const _: () = assert!(RUN_PAGES_MAX <= u64::BITS as usize);
 const _: () = assert!(RUN_PAGES_MAX * PAGE_GRANULES <= u16::MAX as usize);
 
-/// The part of a frame that holds objects. Places and lengths are in granules from the frame's start.
+/// The part of a frame that holds objects. Places and lengths are in granules from the frame's
+/// start.
 #[derive(Debug, Default)]
 pub(super) struct Block {
     holes: Holes,
@@ -47,14 +44,14 @@ impl Block {
         usize::from(self.longest)
     }
 
-    /// Adds `count` pages from `first` on, all free; lost if there is no entry for their hole, which a
-    /// new block always has.
+    /// Adds `count` free pages from `first` on. They are lost if there is no entry for their hole;
+    /// a new block always has one.
     pub(super) fn add_pages(&mut self, first: usize, count: usize) {
         self.pages |= mask(first, count);
         self.add_hole(first * PAGE_GRANULES, count * PAGE_GRANULES);
     }
 
-    /// Takes `length` granules from the shortest hole that has them; returns where.
+    /// Takes `length` granules from the shortest hole that suffices. Returns the place.
     pub(super) fn take(&mut self, length: usize) -> Option<usize> {
         let at = self.holes.best_fit(length)?;
         let start = self.holes.at(at).start();
@@ -68,7 +65,7 @@ impl Block {
         at.inspect(|at| self.carve(*at, start, length)).is_some()
     }
 
-    /// Whether no object has any of these granules; pages that the block lacks have none.
+    /// Whether no object has any of these granules. Pages that the block lacks have no objects.
     pub(super) fn is_vacant(&self, start: usize, length: usize) -> bool {
         let pages = start / PAGE_GRANULES..(start + length).div_ceil(PAGE_GRANULES);
         pages.into_iter().all(|page| {
@@ -87,7 +84,8 @@ impl Block {
         self.add_hole(start, length);
     }
 
-    /// Gives up the groups of `group` pages around `start` that a hole now covers, and returns them as bits.
+    /// Gives up the groups of `group` pages around `start` that are now within a hole, and returns
+    /// them as bits.
     pub(super) fn shed(&mut self, start: usize, group: usize) -> u64 {
         let Some(at) = self.hole_around(start, 1) else {
             return 0;
@@ -117,8 +115,8 @@ impl Block {
         gone
     }
 
-    /// Whether an object of this very length begins there; without debug assertions, whether nothing
-    /// speaks against it.
+    /// Whether an object of this length begins there. Without debug assertions, whether that is
+    /// possible.
     pub(super) fn holds(&self, start: usize, length: usize) -> bool {
         let end = start + length;
         let behind = self.holes.before(end);
@@ -205,7 +203,7 @@ impl Block {
         self.longest = self.longest.max(hole.length() as u16);
     }
 
-    /// Lets hole `at` end so much later.
+    /// Moves the end of hole `at` further by this much.
     fn widen(&mut self, at: usize, granules: usize) -> Hole {
         let hole = self.holes.at(at);
         let hole = Hole::new(hole.start(), hole.length() + granules);
@@ -213,7 +211,7 @@ impl Block {
         hole
     }
 
-    /// Forgets the hole if there is no memory for its entry.
+    /// Adds the hole, or forgets it if there is no memory for its entry.
     fn insert_or_lose(&mut self, at: usize, hole: Hole) -> bool {
         let is_inserted = self.holes.insert(at, hole);
         #[cfg(debug_assertions)]
@@ -233,7 +231,7 @@ fn mask(first: usize, count: usize) -> u64 {
     u64::MAX >> (u64::BITS as usize - count) << first
 }
 
-/// Where objects begin, so that a handle that is not one's is caught.
+/// Starts of objects, so that a wrong handle is caught.
 #[cfg(debug_assertions)]
 mod debug {
     #[derive(Debug, Default)]
@@ -254,7 +252,8 @@ mod debug {
             }
         }
 
-        /// Whether what begins at `start` ends at `end`: there is the end of it, or another begins.
+        /// Whether the object at `start` ends at `end`: its end is there, or another object begins
+        /// there.
         pub(super) fn is_one(&self, start: usize, end: usize, is_end: bool) -> bool {
             self.place(start).is_ok_and(|at| {
                 let next = self.sorted.get(at + 1).map(|next| usize::from(*next));
@@ -282,7 +281,7 @@ mod tests {
     const PAGES: usize = 4;
     const GRANULES: usize = PAGES * PAGE_GRANULES;
 
-    /// What each granule is.
+    /// The use of each granule.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Granule {
         Lacking,

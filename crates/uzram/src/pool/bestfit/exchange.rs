@@ -1,22 +1,24 @@
-//! What goes from CPU to CPU: parked places, blocks, and room in a block that stays.
+//! Exchange between CPUs: parked places, blocks, and room in a block that stays.
 //!
-//! Threads move, and one CPU may remove what another one stores: then the first keeps more and more places of
-//! a length, and the second looks for them in blocks. So who has none of a length takes a line of another's, one
-//! of those below its top. Where this CPU's own blocks have no hole either, another's only place will do, then a
-//! block of another's with a hole, which comes along. The block that another CPU is filling stays, for it would go
-//! back and forth; it has room for others before the pool must grow.
+//! Threads move, and one CPU may remove objects that another one stores. Then the first keeps more
+//! and more places of a length, and the second looks for them in blocks. So a CPU without places
+//! of a length takes a line of them from another that has lines below its top. If this CPU's own
+//! blocks have no hole either, it takes another's only place, then another's block with a hole,
+//! which becomes this CPU's. The block that another CPU is filling stays, because it would go back
+//! and forth. It has room for others before the pool must grow.
 //!
-//! Two shards are locked at once, the lower first. A place in a block that is being closed is not kept by another
-//! CPU: who closes blocks looks through the shards one by one, and it would be passed over. Nor is any, for the
-//! same reason, while more is used than the limit lets.
+//! Two shards are locked at once, the lower first. A place in a block that is being closed is not
+//! kept by another CPU: closing looks through the shards one by one, and would miss it. For the
+//! same reason no place is taken over while more is used than the limit allows.
 
 use super::shard::Shard;
 use super::{BestFit, Owner, Place};
+use crate::pool::arena::Arena;
 use crate::pool::{Full, Room};
-use crate::sync::{MutexGuard, Ordering};
+use crate::sync::MutexGuard;
 
 impl BestFit {
-    /// Another shard that keeps more places of a length than its top has.
+    /// Another shard with more places of a length than its top has.
     pub(super) fn shard_with_more(&self, own: usize, length: usize) -> Option<usize> {
         let has_more = |other: &usize| {
             let shown = self.shown.get(*other);
@@ -25,35 +27,37 @@ impl BestFit {
         self.others(own).find(has_more)
     }
 
-    /// As [`BestFit::take`], where this CPU's shard has nothing or the shard `more` has an exact place; a longer one
-    /// that is parked becomes a hole before there is no room.
+    /// As [`BestFit::take`], where this CPU's shard has nothing or the shard `more` has an exact
+    /// place. A longer parked place becomes a hole before the pool says that there is no room.
     #[cold]
     #[inline(never)]
     pub(super) fn take_slowly(
         &self,
+        arena: &Arena,
         own: usize,
         more: Option<usize>,
         length: usize,
         room: Room,
     ) -> Result<Place, Full> {
         if let Some(from) = more {
-            let place = self.unpark_of(from, own, length);
+            let place = self.unpark_of(arena, from, own, length);
             if let Some(place) = place.or_else(|| self.shards[own].lock().take(length)) {
                 return Ok(place);
             }
         }
         loop {
-            match self.take_elsewhere(own, length, room) {
-                Err(Full::NeedsMemory) if self.unpark_for(length) => {}
+            match self.take_elsewhere(arena, own, length, room) {
+                Err(Full::NeedsMemory) if self.unpark_for(arena, length) => {}
                 taken => return taken,
             }
         }
     }
 
-    /// A place that is parked in the shard `from`, which keeps more of them; others come along.
-    fn unpark_of(&self, from: usize, own: usize, length: usize) -> Option<Place> {
+    /// A place that is parked in the shard `from`, which has lines of them; the rest of a line
+    /// comes along.
+    fn unpark_of(&self, arena: &Arena, from: usize, own: usize, length: usize) -> Option<Place> {
         let [mut theirs, mut ours] = self.lock_two(from, own);
-        if self.over_limit.load(Ordering::Relaxed) {
+        if arena.is_over_limit() {
             return None;
         }
         // Somebody may have parked one since.
@@ -63,15 +67,22 @@ impl BestFit {
         ours.unpark_of(&mut theirs, length, |frame| !self.is_closed(frame))
     }
 
-    /// Takes what another shard keeps or a block of it, else granules in new memory or in a block that stays.
-    fn take_elsewhere(&self, own: usize, length: usize, room: Room) -> Result<Place, Full> {
+    /// Takes a parked place or a block of another shard, else granules in new memory or in a block
+    /// that stays.
+    fn take_elsewhere(
+        &self,
+        arena: &Arena,
+        own: usize,
+        length: usize,
+        room: Room,
+    ) -> Result<Place, Full> {
         let stolen = self
             .others(own)
-            .find_map(|from| self.steal(from, own, length));
+            .find_map(|from| self.steal(arena, from, own, length));
         if let Some(place) = stolen {
             return Ok(place);
         }
-        if let Some(place) = self.take_new(own, length, room)? {
+        if let Some(place) = self.take_new(arena, own, length, room)? {
             return Ok(place);
         }
         let lent = self
@@ -80,9 +91,9 @@ impl BestFit {
         lent.ok_or(Full::NeedsMemory)
     }
 
-    /// Takes a place that another shard keeps, else granules of its block, which becomes this CPU's if there is
-    /// memory for its entry.
-    fn steal(&self, from: usize, own: usize, length: usize) -> Option<Place> {
+    /// Takes a place that another shard keeps, or granules of its block. The block becomes this
+    /// CPU's if there is memory for its entry.
+    fn steal(&self, arena: &Arena, from: usize, own: usize, length: usize) -> Option<Place> {
         let mut shard = self.shards[from].lock();
         if let Some(place) = shard.unpark(length) {
             return Some(place);
@@ -101,7 +112,7 @@ impl BestFit {
             self.set_owner(place.frame(), Owner { shard: own, id });
         }
         drop([theirs, ours]);
-        self.settle(1 << from, length);
+        self.settle(arena, 1 << from, length);
         Some(place)
     }
 

@@ -1,16 +1,16 @@
-//! The holes of one block, sorted by place: places and lengths in rows of their own, so that looking
-//! through the lengths reads nothing else, several at once.
+//! The holes of one block, sorted by place. Places and lengths are in rows of their own, so that a
+//! search through the lengths reads nothing else, and several at once.
 
 use smallvec::SmallVec;
 
+use super::place::PAGE_GRANULES;
 use crate::memory;
 use crate::pool::arena::RUN_PAGES_MAX;
-use crate::pool::bestfit::block::PAGE_GRANULES;
 
-/// Holes that a block keeps beside its own words, without a look at other memory: most have no more.
+/// Holes within the block's own words, without other memory. Most blocks have no more.
 pub(super) const HOLES_INLINE: usize = 48;
 
-/// No hole is longer, in granules.
+/// Longest hole, in granules.
 const LENGTH_MAX: usize = RUN_PAGES_MAX * PAGE_GRANULES;
 
 // What is left of a hole that is too short for an object wraps around to more than this.
@@ -67,7 +67,7 @@ impl Holes {
         self.lengths[at] = hole.length;
     }
 
-    /// False if there is no memory for the entry; nothing changed then.
+    /// False if there is no memory for the entry. Nothing has changed then.
     pub(super) fn insert(&mut self, at: usize, hole: Hole) -> bool {
         let has_room = make_room(&mut self.starts) && make_room(&mut self.lengths);
         if has_room {
@@ -84,7 +84,7 @@ impl Holes {
         }
     }
 
-    /// How many holes begin before `granule`.
+    /// The number of holes that begin before `granule`.
     pub(super) fn before(&self, granule: usize) -> usize {
         self.starts
             .partition_point(|start| usize::from(*start) < granule)

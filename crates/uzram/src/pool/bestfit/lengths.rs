@@ -1,4 +1,4 @@
-//! Sets of lengths, searched for the least from one on.
+//! Sets of lengths, searched for the least from a given one on.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -31,7 +31,7 @@ impl Lengths {
     }
 }
 
-/// A set that one thread changes at a time, and all may look at.
+/// A set that one thread changes at a time, and all may read.
 #[derive(Debug, Default)]
 pub(super) struct SharedLengths {
     words: [AtomicU64; LENGTHS.div_ceil(64)],
@@ -54,7 +54,7 @@ impl SharedLengths {
         );
     }
 
-    /// False for lengths that no set has.
+    /// False for lengths beyond every set.
     pub(super) fn has(&self, length: usize) -> bool {
         let word = self.words.get(length / 64);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (length % 64) != 0)

@@ -1,41 +1,44 @@
 //! The default pool: objects of any sizes side by side, each in the hole that it fits best.
 //!
-//! Memory is cut into *frames* of 128 KiB (256 KiB for larger units). The part of a frame that the pool
-//! has is a block; in it objects lie without gaps, headers or classes, in granules of 8 bytes. What is
-//! free is a short list of holes beside the block (`block.rs`). Blocks are listed by their longest
-//! hole (`shard.rs`), and an object goes to the block whose longest hole is the shortest that
-//! suffices, there into the shortest hole that does.
+//! Memory is cut into *frames* of 128 KiB (256 KiB for larger units). A block is the part of a
+//! frame that the pool has. In it objects lie without gaps, headers or classes, in granules of 8
+//! bytes. The free parts are a short list of holes beside the block (`block.rs`). Blocks are
+//! listed by their longest hole (`shard.rs`). An object goes to the block whose longest hole is
+//! the shortest that suffices, and there into the shortest hole that suffices.
 //!
-//! Before that it goes to the place of a removed object as long, if this CPU has kept one (`parked.rs`) or
-//! another has several (`exchange.rs`). A removed object's place becomes a hole where all that is kept is more
-//! than 1/32 of what the shard holds, or 1/128 and ten as long are kept already; also where a shorter object
-//! finds no other room, when blocks are closed, at the limit, and while a new limit is below what is used. So a
-//! store without objects has no blocks.
+//! Before that, an object goes to the place of a removed object of the same length, if this CPU
+//! has kept one (`parked.rs`) or another has several (`exchange.rs`). A removed object's place
+//! becomes a hole if more than 1/32 of the shard's content is kept already, or more than 1/128 and
+//! ten of this length. Kept places also become holes when a shorter object finds no other room,
+//! when blocks are closed, at the limit, and while a new limit is below the use. So a store
+//! without objects has no blocks.
 //!
-//! Why it is dense: size classes lose what an object is smaller than its class, a block's end, and a
-//! part-filled block for each class. Here sizes of one store mix, so that nearly every hole finds an
-//! object; at random overwrites the holes stay at 1 to 2 % of a large store.
+//! It is dense for this reason: size classes lose the difference between object and class, the end
+//! of each block, and one part-filled block per class. Here all sizes of a store mix, so nearly
+//! every hole finds an object. Random overwrites leave holes of 1 to 2 % in a large store.
 //!
-//! Trade-off: an insert that finds no place kept looks through a block's holes, some twenty, where a class would
-//! pop one; a small store that is overwritten keeps up to 1/32 more; and holes are no class's, so a store that
-//! turns to larger objects must wait for neighbours to go, or be compacted.
+//! Trade-off: an insert without a kept place searches a block's holes, some twenty, where a class
+//! would pop one. A small store that is overwritten keeps up to 1/32 more. Holes belong to no
+//! class, so a store that turns to larger objects must wait for neighbours to go, or be compacted.
 //! Bound: an object of `s` bytes occupies less than `s` + 8; bookkeeping is about 1/500 of the
 //! memory, at worst 4 bytes for each two of the smallest objects.
 //!
-//! Large arenas take whole frames. Small ones (a small disk or limit) take pages singly, as many as a unit
-//! has, and give each back as soon as a hole covers it; objects cross them, for a frame's pages lie
-//! side by side.
+//! Large arenas take whole frames. Small ones (a small disk or limit) take single pages, as many
+//! as a unit has, and give each back as soon as a hole covers it. Objects may cross them, because
+//! a frame's pages lie side by side.
 //!
-//! Invariant 8: an object's place gives its frame, and what no object covers is a hole; what was kept is one
-//! after a rebuild.
+//! Invariant 8: an object's place gives its frame, and everything that no object covers is a hole.
+//! Kept places are holes after a rebuild.
 //!
-//! Locks: one a shard of blocks, then the arena's. A CPU fills the blocks of its own shard, then steals a
-//! block with a hole from another, then takes new memory; that and the exchange of places alone hold two shards'
-//! locks, the lower first. So blocks come to lie with the CPUs that write, however they were filled. A frame's entry
-//! names its shard and changes under that lock (two, when stolen), so who has a handle reads it, locks, and
-//! looks again. Places are kept with the CPU that removes, whoever has the block, under its shard's lock: who
-//! closes a block marks its frame and then empties what every shard keeps, so a place in it is kept nowhere afterwards.
-//! The copy into an object runs outside, for nobody else knows the object yet.
+//! Locks: one per shard of blocks, or that for a look at the limit; then the arena's. A CPU fills
+//! the blocks of its own shard, then takes a block with a hole from another shard, then new
+//! memory. Only that and the exchange of places hold two shards' locks, the lower first. So blocks
+//! move to the CPUs that write, whichever CPU filled them. A frame's entry names its shard and
+//! changes under that lock (two, when the block moves). The owner of a handle reads the entry,
+//! locks, and looks again. Places are kept with the removing CPU, under its shard's lock,
+//! whichever shard has the block. Closing a block marks its frame and then empties the kept places
+//! of every shard, so a place in it is kept nowhere afterwards. The copy into an object runs
+//! outside of the locks, because no other thread knows the object yet.
 
 #![allow(unsafe_code)]
 
@@ -44,41 +47,44 @@ mod exchange;
 mod holes;
 mod lengths;
 mod parked;
+mod place;
 mod shard;
-
-use std::num::NonZeroU64;
+mod unpark;
 
 use crossbeam_utils::CachePadded;
 
-use self::block::{Block, PAGE_GRANULES};
+use self::block::Block;
 use self::parked::{Parked, Shown};
+use self::place::{PAGE_GRANULES, Place};
 use self::shard::{BlockId, Shard};
-use super::arena::{Arena, Memory, RUN_PAGES_MAX, Runs};
-use super::victims::{self, Candidate, Candidates, Victim};
-use super::{Full, GRANULE_BYTES, Handle, Pool, PoolConfig, Room, lies_nowhere, lies_on_another};
+use super::arena::{Arena, RUN_PAGES_MAX, Runs};
+use super::victims::{Candidate, Candidates, Victim};
+use super::{
+    Full, GRANULE_BYTES, Handle, Pool, PoolConfig, PoolMemory, Room, lies_nowhere, lies_on_another,
+};
 use crate::cpu;
 use crate::error::Result;
 use crate::memory;
 use crate::region::{Backing, PAGE_BYTES, Region};
-use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
 
 pub(super) const NAME: &str = "bestfit";
 
-/// A frame has as many units, if a run of the arena can be that long; models of a few objects need
+/// Most units of a frame, if a run of the arena can be that long. Models of a few objects need
 /// several frames.
 const FRAME_UNITS: usize = if cfg!(uzram_shuttle) { 1 } else { 32 };
 
-/// Below this disk size or limit, pages are taken singly; models have some of either kind.
+/// Below this disk size or limit, pages are taken singly. Models have pools of both kinds.
 const WHOLE_FRAMES_FROM_BYTES: u64 = if cfg!(uzram_shuttle) {
     1 << 20
 } else {
     64 << 20
 };
 
-/// More CPUs than this share shards, for an insert that finds no hole looks into each.
+/// CPUs beyond this number share shards, because an insert that finds no hole looks into each.
 const SHARDS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 8 };
 
-/// Bits of a frame's entry for the block's id plus one; then come those that name the shard, and one for
+/// Bits of a frame's entry for the block's id plus one. Then come those for the shard, and one for
 /// closed blocks.
 const ID_BITS: u32 = 28;
 const SHARD_BITS: u32 = 3;
@@ -92,7 +98,7 @@ const SAVING_MIN_PART: usize = 64;
 /// Blocks that are looked at under one lock while victims are chosen.
 const LOOKS_A_LOCK: usize = 512;
 
-/// Of the free granules of blocks, the part that moved objects are not expected to use.
+/// The share of blocks' free granules that moved objects are not expected to use.
 const HOLES_LEFT_PART: usize = 16;
 
 struct BestFit {
@@ -104,20 +110,17 @@ struct BestFit {
     /// Pages that are taken and given back at once: a frame, or a unit.
     group_pages: usize,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// What each shard shows of what it keeps; empty where nothing is parked.
+    /// For each shard a view of its kept places; empty where nothing is parked.
     shown: Box<[Arc<Shown>]>,
     /// For each frame with a block, its shard and the block's id there. Written under that shard's lock.
     frames: Region,
-    /// A limit was set below what is used: nothing is parked, for it may keep a block, until enough is free.
-    over_limit: AtomicBool,
-    arena: Arena,
 }
 
-pub(super) fn make(config: &PoolConfig, memory: Memory) -> Result<Box<dyn Pool>> {
-    Ok(Box::new(new(config, memory)?))
+pub(super) fn make(config: &PoolConfig, region: Region) -> Result<Box<PoolMemory>> {
+    Ok(Box::new(new(config, region)?))
 }
 
-fn new(config: &PoolConfig, memory: Memory) -> Result<BestFit> {
+fn new(config: &PoolConfig, region: Region) -> Result<PoolMemory<BestFit>> {
     let unit_bytes = config.unit.bytes();
     let unit_pages = unit_bytes / PAGE_BYTES;
     let frame_pages = (FRAME_UNITS * unit_pages).min(RUN_PAGES_MAX);
@@ -140,9 +143,9 @@ fn new(config: &PoolConfig, memory: Memory) -> Result<BestFit> {
         let shard = Shard::new(unit_bytes / GRANULE_BYTES, parked);
         memory::push(&mut shards, CachePadded::new(Mutex::new(shard)))?;
     }
-    let arena = Arena::new(config, memory, Runs::Aligned);
+    let arena = Arena::new(config, region, Runs::Aligned);
     let frame_count = arena.pages() / frame_pages;
-    Ok(BestFit {
+    let pool = BestFit {
         unit_bytes,
         frame_pages,
         frame_shift: (frame_pages * PAGE_GRANULES).trailing_zeros(),
@@ -151,38 +154,9 @@ fn new(config: &PoolConfig, memory: Memory) -> Result<BestFit> {
         shards: shards.into_boxed_slice(),
         shown: shown.into_boxed_slice(),
         frames: Region::reserve(frame_count * size_of::<u32>(), Backing::Private)?,
-        over_limit: AtomicBool::new(false),
-        arena,
-    })
-}
-
-/// Where an object lies: its frame, and its granules from there.
-///
-/// In one word, so that it never goes through memory in parts. A load of parts that were just stored waits until
-/// they are in the cache, and so behind the copy before it, whose lines are cold: an insertion took 160 ns more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place(NonZeroU64);
-
-const _: () = assert!(size_of::<Option<Place>>() == 8);
-
-impl Place {
-    /// One granule or more; a frame has fewer than 2^16.
-    fn new(frame: u32, start: usize, length: usize) -> Option<Place> {
-        let word = u64::from(frame) << 32 | (start as u64) << 16 | length as u64;
-        NonZeroU64::new(word).map(Place)
-    }
-
-    fn frame(self) -> u32 {
-        (self.0.get() >> 32) as u32
-    }
-
-    fn start(self) -> usize {
-        usize::from((self.0.get() >> 16) as u16)
-    }
-
-    fn length(self) -> usize {
-        usize::from(self.0.get() as u16)
-    }
+    };
+    let huge_bytes = unit_bytes - unit_bytes / SAVING_MIN_PART + 1;
+    Ok(PoolMemory::new(arena, huge_bytes, pool))
 }
 
 /// A block: its shard, and its id there.
@@ -193,8 +167,9 @@ struct Owner {
 }
 
 impl BestFit {
-    /// Takes a parked place, granules in a hole, or new memory; all from this CPU's shard, if it has them.
-    fn take(&self, length: usize, room: Room) -> Result<Place, Full> {
+    /// Takes a parked place, granules in a hole, or new memory, from this CPU's shard if it has
+    /// them.
+    fn take(&self, arena: &Arena, length: usize, room: Room) -> Result<Place, Full> {
         let own = self.own_shard();
         self.bring_parked_closer(own, length);
         let mut shard = self.shards[own].lock();
@@ -208,18 +183,25 @@ impl BestFit {
             return Ok(place);
         }
         drop(shard);
-        self.take_slowly(own, more, length, room)
+        self.take_slowly(arena, own, more, length, room)
     }
 
-    /// Takes granules in a hole or, if `room` lets it, in new memory; nothing if the arena has none.
-    fn take_new(&self, own: usize, length: usize, room: Room) -> Result<Option<Place>, Full> {
+    /// Takes granules in a hole or, if `room` allows, in new memory; nothing if the arena has
+    /// none.
+    fn take_new(
+        &self,
+        arena: &Arena,
+        own: usize,
+        length: usize,
+        room: Room,
+    ) -> Result<Option<Place>, Full> {
         let mut shard = self.shards[own].lock();
         // Somebody may have added pages since. Adding more would leave them without an object, and so
         // without anybody whose removal gives them back.
         if let Some(place) = shard.take(length) {
             return Ok(Some(place));
         }
-        if room == Room::InBlocks || !self.add_pages(&mut shard, own)? {
+        if room == Room::InBlocks || !self.add_pages(arena, &mut shard, own)? {
             return Ok(None);
         }
         // Nothing, if there is no memory for the entry of the hole that they are.
@@ -238,23 +220,31 @@ impl BestFit {
         }
     }
 
-    /// Makes a hole of an object's place; how many pages became the arena's.
-    fn free(&self, place: Place) -> usize {
+    /// Makes a hole of an object's place. Returns the number of pages that go to the arena.
+    fn free(&self, arena: &Arena, place: Place) -> usize {
         let owner = self.lock_owner(place.frame());
         let (owner, shard) = owner.expect("the frame of an object has a block");
-        self.free_and_settle(shard, owner, place)
+        self.free_and_settle(arena, shard, owner, place)
     }
 
     /// As [`BestFit::free`], where the block's shard is locked.
-    fn free_and_settle(&self, shard: MutexGuard<'_, Shard>, owner: Owner, place: Place) -> usize {
+    fn free_and_settle(
+        &self,
+        arena: &Arena,
+        shard: MutexGuard<'_, Shard>,
+        owner: Owner,
+        place: Place,
+    ) -> usize {
         let mut shrunk = 0;
-        let pages = self.free_in(shard, owner, place, &mut shrunk);
-        pages + self.settle(shrunk, place.length())
+        let pages = self.free_in(arena, shard, owner, place, &mut shrunk);
+        pages + self.settle(arena, shrunk, place.length())
     }
 
-    /// As [`BestFit::free`] in the block's shard alone; adds it to `shrunk` if too much is parked there now.
+    /// As [`BestFit::free`] in the block's shard alone. Adds the shard to `shrunk` if it now keeps
+    /// too much.
     fn free_in(
         &self,
+        arena: &Arena,
         mut shard: MutexGuard<'_, Shard>,
         owner: Owner,
         place: Place,
@@ -274,15 +264,14 @@ impl BestFit {
         *shrunk |= u32::from(shard.parks_too_much()) << owner.shard;
         drop(shard);
         if gone != 0 {
-            self.give_back(place.frame(), gone);
-            self.look_at_limit();
+            self.give_back(arena, place.frame(), gone);
         }
         gone.count_ones() as usize
     }
 
     /// Adds free pages to the shard; false if the arena has none.
-    fn add_pages(&self, shard: &mut Shard, index: usize) -> Result<bool, Full> {
-        let Some(first) = self.arena.take(self.group_pages) else {
+    fn add_pages(&self, arena: &Arena, shard: &mut Shard, index: usize) -> Result<bool, Full> {
+        let Some(first) = arena.take(self.group_pages) else {
             return Ok(false);
         };
         let frame = (first / self.frame_pages) as u32;
@@ -296,13 +285,13 @@ impl BestFit {
                 Ok(true)
             }
             Err(_) => {
-                self.arena.give_back(first, self.group_pages);
+                arena.give_back(first, self.group_pages);
                 Err(Full::NoMemory)
             }
         }
     }
 
-    /// The block in `frame`, made if there is none.
+    /// The block in `frame`; it is made if there is none.
     fn block_in(&self, shard: &mut Shard, index: usize, frame: u32) -> Result<BlockId> {
         if let Some(owner) = self.owner(frame) {
             debug_assert_eq!(owner.shard, index, "only pools of one shard share frames");
@@ -341,7 +330,7 @@ impl BestFit {
         self.frames.half_words()[frame as usize].store(entry, Ordering::Relaxed);
     }
 
-    /// Where the handle's object lies, if it is where one can be.
+    /// The place of the handle's object, if it is a possible one.
     fn place(&self, handle: &Handle) -> Option<Place> {
         let granule = handle.offset_bytes() / GRANULE_BYTES;
         let frame_granules = 1 << self.frame_shift;
@@ -380,16 +369,131 @@ impl BestFit {
         }
     }
 
-    /// The open blocks of all shards.
-    fn candidates(&self) -> Result<Candidates> {
-        let mut candidates = Candidates::default();
+    fn first_page(&self, frame: u32) -> usize {
+        frame as usize * self.frame_pages
+    }
+
+    fn own_shard(&self) -> usize {
+        match self.shards.len() {
+            1 => 0,
+            count => match cpu::current() {
+                cpu if cpu < count => cpu,
+                cpu => cpu % count,
+            },
+        }
+    }
+
+    /// Locks the shard. The lock waits until the previous copy is in the caches; the kept places
+    /// of a length are prefetched meanwhile.
+    fn bring_parked_closer(&self, shard: usize, length: usize) {
+        if let Some(shown) = self.shown.get(shard) {
+            shown.bring_top_closer(length);
+        }
+    }
+
+    /// Gives pages of a frame back to the arena, named by bits.
+    fn give_back(&self, arena: &Arena, frame: u32, pages: u64) {
+        let mut rest = pages;
+        while rest != 0 {
+            let start = rest.trailing_zeros() as usize;
+            let count = (rest >> start).trailing_ones() as usize;
+            arena.give_back(self.first_page(frame) + start, count);
+            rest &= u64::MAX.checked_shl((start + count) as u32).unwrap_or(0);
+        }
+    }
+}
+
+impl Pool for BestFit {
+    fn insert(&self, arena: &Arena, bytes: &[u8], room: Room) -> Result<Handle, Full> {
+        let place = self.take(arena, bytes.len().div_ceil(GRANULE_BYTES), room)?;
+        let granule = ((place.frame() as usize) << self.frame_shift) + place.start();
+        // SAFETY: these granules were a hole and are none any more: no other handle covers them until
+        // `remove` makes them one, which consumes this handle.
+        let mut handle = unsafe { Handle::from_parts(granule as u64, bytes.len() as u32) };
+        arena.fill(&mut handle, bytes);
+        Ok(handle)
+    }
+
+    fn make_room(&self, arena: &Arena) -> bool {
+        self.unpark_all(arena)
+    }
+
+    fn pages_taken(&self, _size_bytes: usize) -> usize {
+        self.group_pages
+    }
+
+    fn remove(&self, arena: &Arena, handle: Handle) -> usize {
+        let place = self.place(&handle).expect("a handle of this pool");
+        debug_assert!(self.holds(&handle), "double free or stale handle");
+        handle.into_parts();
+        let own = self.own_shard();
+        self.bring_parked_closer(own, place.length());
+        let mut shard = self.shards[own].lock();
+        // Looked at under the lock: who closes a block looks through what is parked afterwards.
+        let may_park = !arena.is_over_limit() && !self.is_closed(place.frame());
+        if may_park && shard.park(place) {
+            return 0;
+        }
+        let Some(owner) = self.owner(place.frame()).filter(|owner| owner.shard == own) else {
+            drop(shard);
+            return self.free(arena, place);
+        };
+        self.free_and_settle(arena, shard, owner, place)
+    }
+
+    fn holds(&self, handle: &Handle) -> bool {
+        self.place(handle).is_some_and(|place| {
+            let owner = self.lock_owner(place.frame());
+            let is_in_block = owner.is_some_and(|(owner, shard)| {
+                shard.is_in(owner.id, place.frame())
+                    && shard.block(owner.id).holds(place.start(), place.length())
+            });
+            is_in_block
+                && !self
+                    .shards
+                    .iter()
+                    .any(|shard| shard.lock().is_parked(place))
+        })
+    }
+
+    fn adopt(&self, arena: &Arena, handle: &Handle) -> Result<()> {
+        let place = self.place(handle).ok_or_else(lies_nowhere)?;
+        let owner = self.owner(place.frame());
+        let index = owner.map_or(place.frame() as usize % self.shards.len(), |owner| {
+            owner.shard
+        });
+        let mut shard = self.shards[index].lock();
+        let id = self.block_in(&mut shard, index, place.frame())?;
+        if !shard.block(id).is_vacant(place.start(), place.length()) {
+            return Err(lies_on_another());
+        }
+        let group_granules = self.group_pages * PAGE_GRANULES;
+        let end = place.start() + place.length();
+        for group in place.start() / group_granules..end.div_ceil(group_granules) {
+            let page = group * self.group_pages;
+            if !shard.block(id).has_page(page) {
+                let first = self.first_page(place.frame()) + page;
+                arena.adopt(first, self.group_pages)?;
+                shard.change(id, |block| block.add_pages(page, self.group_pages));
+            }
+        }
+        match shard.change(id, |block| block.take_at(place.start(), place.length())) {
+            true => Ok(()),
+            false => Err(lies_on_another()),
+        }
+    }
+
+    fn candidates(&self, group: usize) -> Result<Option<Candidates>> {
+        if group > 0 {
+            return Ok(None);
+        }
+        let mut candidates = Candidates::with_gaps(PAGE_GRANULES);
         for index in 0..self.shards.len() {
             self.add_candidates(index, &mut candidates)?;
         }
-        Ok(candidates)
+        Ok(Some(candidates))
     }
 
-    /// Closes the block or opens it again; false if it is not this shard's or not there.
     fn set_closed(&self, victim: Victim, closed: bool) -> bool {
         let frame = (victim.first_page / self.frame_pages) as u32;
         let mut shard = self.shards[victim.owner].lock();
@@ -410,174 +514,25 @@ impl BestFit {
         true
     }
 
-    fn first_page(&self, frame: u32) -> usize {
-        frame as usize * self.frame_pages
-    }
-
-    fn own_shard(&self) -> usize {
-        match self.shards.len() {
-            1 => 0,
-            count => match cpu::current() {
-                cpu if cpu < count => cpu,
-                cpu => cpu % count,
-            },
-        }
-    }
-
-    /// The lock waits until what was copied before is in the caches; meanwhile what is kept of a length comes.
-    fn bring_parked_closer(&self, shard: usize, length: usize) {
-        if let Some(shown) = self.shown.get(shard) {
-            shown.bring_top_closer(length);
-        }
-    }
-
-    /// Gives pages of a frame back to the arena, named by bits.
-    fn give_back(&self, frame: u32, pages: u64) {
-        let mut rest = pages;
-        while rest != 0 {
-            let start = rest.trailing_zeros() as usize;
-            let count = (rest >> start).trailing_ones() as usize;
-            self.arena.give_back(self.first_page(frame) + start, count);
-            rest &= u64::MAX.checked_shl((start + count) as u32).unwrap_or(0);
-        }
-    }
-}
-
-impl Pool for BestFit {
-    fn insert(&self, bytes: &[u8], room: Room) -> Result<Handle, Full> {
-        let place = self.take(bytes.len().div_ceil(GRANULE_BYTES), room)?;
-        let granule = ((place.frame() as usize) << self.frame_shift) + place.start();
-        // SAFETY: these granules were a hole and are none any more: no other handle covers them until
-        // `remove` makes them one, which consumes this handle.
-        let mut handle = unsafe { Handle::from_parts(granule as u64, bytes.len() as u32) };
-        self.arena.fill(&mut handle, bytes);
-        Ok(handle)
-    }
-
-    fn grow(&self, size_bytes: usize) -> Result<()> {
-        match self.arena.grow(self.pages_taken(size_bytes)) {
-            Err(_) if self.make_room() => Ok(()),
-            grown => grown,
-        }
-    }
-
-    fn make_room(&self) -> bool {
-        self.unpark_all()
-    }
-
-    fn pages_taken(&self, _size_bytes: usize) -> usize {
-        self.group_pages
-    }
-
-    fn remove(&self, handle: Handle) -> usize {
-        let place = self.place(&handle).expect("a handle of this pool");
-        debug_assert!(self.holds(&handle), "double free or stale handle");
-        handle.into_parts();
-        let own = self.own_shard();
-        self.bring_parked_closer(own, place.length());
-        let mut shard = self.shards[own].lock();
-        // Looked at under the lock: who closes a block looks through what is parked afterwards.
-        let may_park = !self.over_limit.load(Ordering::Relaxed) && !self.is_closed(place.frame());
-        if may_park && shard.park(place) {
-            return 0;
-        }
-        let Some(owner) = self.owner(place.frame()).filter(|owner| owner.shard == own) else {
-            drop(shard);
-            return self.free(place);
-        };
-        self.free_and_settle(shard, owner, place)
-    }
-
-    fn holds(&self, handle: &Handle) -> bool {
-        self.place(handle).is_some_and(|place| {
-            let owner = self.lock_owner(place.frame());
-            let is_in_block = owner.is_some_and(|(owner, shard)| {
-                shard.is_in(owner.id, place.frame())
-                    && shard.block(owner.id).holds(place.start(), place.length())
-            });
-            is_in_block
-                && !self
-                    .shards
-                    .iter()
-                    .any(|shard| shard.lock().is_parked(place))
-        })
-    }
-
-    fn adopt(&self, handle: &Handle) -> Result<()> {
-        let place = self.place(handle).ok_or_else(lies_nowhere)?;
-        let owner = self.owner(place.frame());
-        let index = owner.map_or(place.frame() as usize % self.shards.len(), |owner| {
-            owner.shard
-        });
-        let mut shard = self.shards[index].lock();
-        let id = self.block_in(&mut shard, index, place.frame())?;
-        if !shard.block(id).is_vacant(place.start(), place.length()) {
-            return Err(lies_on_another());
-        }
-        let group_granules = self.group_pages * PAGE_GRANULES;
-        let end = place.start() + place.length();
-        for group in place.start() / group_granules..end.div_ceil(group_granules) {
-            let page = group * self.group_pages;
-            if !shard.block(id).has_page(page) {
-                let first = self.first_page(place.frame()) + page;
-                self.arena.adopt(first, self.group_pages)?;
-                shard.change(id, |block| block.add_pages(page, self.group_pages));
-            }
-        }
-        match shard.change(id, |block| block.take_at(place.start(), place.length())) {
-            true => Ok(()),
-            false => Err(lies_on_another()),
-        }
-    }
-
-    fn close_sparse(&self, blocks_max: usize) -> Result<Vec<Victim>> {
-        let close = |victim| self.set_closed(victim, true);
-        let victims = victims::close_sparse([self.candidates()], blocks_max, close);
-        // Nothing in them is handed out any more, and those that hold nothing else are free now.
-        self.unpark_all();
-        victims
-    }
-
-    fn close_gappy(&self, blocks_max: usize, pages: usize) -> Result<Vec<Victim>> {
-        let close = |victim| self.set_closed(victim, true);
-        let room = pages * PAGE_GRANULES;
-        let victims = victims::close_gappy(self.candidates()?, blocks_max, room, close);
-        // As above.
-        self.unpark_all();
-        victims
-    }
-
-    fn reopen(&self, victim: Victim) -> bool {
-        self.set_closed(victim, false)
-    }
-
-    fn set_limit(&self, limit_bytes: u64) {
-        self.arena.set_limit(limit_bytes);
-        self.over_limit
-            .store(self.arena.is_over_limit(), Ordering::Relaxed);
-        if self.over_limit.load(Ordering::Relaxed) {
-            self.unpark_all();
-        }
-    }
-
-    fn huge_bytes(&self) -> usize {
-        self.unit_bytes - self.unit_bytes / SAVING_MIN_PART + 1
-    }
-
-    fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
     fn make_ready(&self) -> Result<()> {
         for shard in &self.shards {
             shard.lock().make_ready()?;
         }
-        self.frames.populate(0..self.frames.length_bytes(), false)
+        self.frames.populate(0..self.frames.length_bytes())
     }
 
-    fn side_bytes(&self) -> usize {
+    fn give_back_tables(&self, arena: &Arena) {
+        for shard in &self.shards {
+            let unused = shard.lock().take_unused();
+            drop(unused);
+        }
+        let entry_pages = self.frame_pages;
+        arena.give_back_entries(&self.frames, size_of::<u32>(), entry_pages, |_pages| {});
+    }
+
+    fn side_bytes(&self, resident_bytes: u64) -> usize {
         let shards = self.shards.iter().map(|shard| shard.lock().side_bytes());
-        let frames = self.arena.stats().resident_bytes as usize / PAGE_BYTES / self.frame_pages;
+        let frames = resident_bytes as usize / PAGE_BYTES / self.frame_pages;
         shards.sum::<usize>() + size_of_val(&*self.shards) + frames * size_of::<u32>()
     }
 }

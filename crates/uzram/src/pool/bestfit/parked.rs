@@ -1,31 +1,29 @@
-//! Places of removed objects, kept as they are for new objects of as many granules.
+//! Places of removed objects, kept as they are for new objects of the same length in granules.
 //!
-//! To its block a parked place is an object still: nothing of the block is looked at when it comes here,
-//! nor when it goes to an object again. What a store overwrites has the sizes of what it writes, so most
-//! removals and insertions end here, without the block's words, which lie cold in a large store.
+//! To its block a parked place is still an object: parking it, or giving it to a new object, does
+//! not look at the block. Overwriting stores objects of the sizes that it removes. So most
+//! removals and insertions end here, without the block's words, which are cold in a large store.
 //!
-//! Of each length the last places are in a line of their own, the top; what comes when that is full
-//! lets it sink below, among the lines that all lengths share. How far a length's count goes up and down is the
-//! root of the number of its objects, so a few lines below are what spares nearly every look at a block.
-//! Another CPU that has none of a length takes a line from below (`exchange.rs`).
-
-use crossbeam_utils::CachePadded;
+//! The last places of each length are in a line of their own, the top. A place that comes when the
+//! top is full lets it sink below, among the lines that all lengths share. The number of a
+//! length's kept places varies by the root of the number of its objects, so a few lines below
+//! avoid nearly every look at a block. A CPU without places of a length takes a line from below of
+//! another CPU (`exchange.rs`).
 
 use super::lengths::{LENGTHS, Lengths, SharedLengths};
-use super::shard::Shard;
-use super::{BestFit, Place};
+use super::place::Place;
 use crate::cpu;
 use crate::error::Result;
 use crate::memory;
-use crate::sync::{Arc, Mutex, Ordering};
+use crate::sync::Arc;
 
-/// Places of a line: what one cache line has room for.
+/// Places of a line: as many as a cache line has room for.
 const PLACES: usize = if cfg!(uzram_shuttle) { 1 } else { 10 };
 
 /// Lines in one allocation.
 const CHUNK_LINES: usize = 64;
 
-/// Lines below, at most. It bounds what a closing of blocks must look through.
+/// Most lines below. It bounds the search when blocks are closed.
 const LINES_MAX: usize = 4096;
 
 const NONE: u16 = u16::MAX;
@@ -39,13 +37,13 @@ pub(super) struct Line {
     frames: [u32; PLACES],
     starts: [u16; PLACES],
     count: u16,
-    /// The next line below, of those in use; of the others, the next unused one.
+    /// For a used line below the next one of its length; for an unused line the next unused one.
     below: u16,
 }
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// What other CPUs may see of what a shard keeps, without its lock.
+/// The view of a shard's kept places for other CPUs, without its lock.
 #[derive(Debug)]
 pub(super) struct Shown {
     tops_address: usize,
@@ -55,7 +53,7 @@ pub(super) struct Shown {
 
 #[derive(Debug)]
 pub(super) struct Parked {
-    /// One a length, or none: then nothing is kept.
+    /// One per length, or none: then nothing is kept.
     tops: Box<[Line]>,
     lines: Lines,
     nonempty: Lengths,
@@ -86,7 +84,7 @@ impl Line {
 }
 
 impl Shown {
-    /// Has the top of a length brought closer.
+    /// Prefetches the top of a length.
     pub(super) fn bring_top_closer(&self, length: usize) {
         cpu::prefetch(self.tops_address + length * size_of::<Line>());
     }
@@ -187,7 +185,8 @@ impl Parked {
         self.granules
     }
 
-    /// Keeps a place; false if there is no room for one so long, or only below, and `may_sink` is not set.
+    /// Keeps a place; false if there is no room for its length, or only below while `may_sink` is
+    /// not set.
     pub(super) fn push(&mut self, place: Place, may_sink: bool) -> bool {
         let Some(top) = self.tops.get(place.length()) else {
             return false;
@@ -205,7 +204,7 @@ impl Parked {
         true
     }
 
-    /// A place of this very length, the last that came.
+    /// The newest place of exactly this length.
     pub(super) fn pop(&mut self, length: usize) -> Option<Place> {
         let top = self.tops.get(length)?;
         if top.count == 0 && top.below != NONE {
@@ -222,7 +221,7 @@ impl Parked {
         Place::new(top.frames[at], start, length)
     }
 
-    /// Puts the top of a length below, where it is a line as any; false if there is no room.
+    /// Puts the top of a length below as a line; false if there is no room.
     #[cold]
     fn sink(&mut self, length: usize) -> bool {
         let top = &mut self.tops[length];
@@ -252,7 +251,7 @@ impl Parked {
         self.pop(self.nonempty.first_from(length)?)
     }
 
-    /// The line that lies highest below of those of a length, unless one of its frames may not be used.
+    /// The highest line below of a length, unless one of its frames may not be used.
     pub(super) fn pop_line(
         &mut self,
         length: usize,
@@ -273,7 +272,7 @@ impl Parked {
         Some(line)
     }
 
-    /// Keeps a line of another shard, of a length that has none here.
+    /// Keeps another shard's line, of a length that has none here.
     pub(super) fn push_line(&mut self, length: usize, line: Line) {
         let top = &mut self.tops[length];
         debug_assert!(top.count == 0 && top.below == NONE, "no other places");
@@ -317,58 +316,5 @@ impl Parked {
     pub(super) fn side_bytes(&self) -> usize {
         let lines_bytes = self.lines.len() * size_of::<Line>();
         size_of_val(&*self.tops) + lines_bytes + size_of::<Shown>()
-    }
-}
-
-/// What makes parked places holes.
-impl BestFit {
-    /// Makes a hole of a parked place that is at least so long; false if there was none.
-    pub(super) fn unpark_for(&self, length: usize) -> bool {
-        let unpark = |shard: &CachePadded<Mutex<Shard>>| shard.lock().unpark_from(length);
-        let place = self.shards.iter().find_map(unpark);
-        place.map(|place| self.free(place)).is_some()
-    }
-
-    /// Makes holes of all parked places; false if there were none.
-    pub(super) fn unpark_all(&self) -> bool {
-        let mut was_parked = false;
-        for shard in &self.shards {
-            loop {
-                let Some(place) = shard.lock().unpark_from(0) else {
-                    break;
-                };
-                self.free(place);
-                was_parked = true;
-            }
-        }
-        was_parked
-    }
-
-    /// Lets removed objects be parked again once what is used is within the limit.
-    pub(super) fn look_at_limit(&self) {
-        if self.over_limit.load(Ordering::Relaxed) {
-            let is_over = self.arena.is_over_limit();
-            self.over_limit.store(is_over, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes holes of what is parked beyond what may be, in the shards that `shrunk` names by bits: at the
-    /// end nothing is parked where there is no object. How many pages became the arena's.
-    pub(super) fn settle(&self, mut shrunk: u32, length: usize) -> usize {
-        let mut pages = 0;
-        while shrunk != 0 {
-            let index = shrunk.trailing_zeros() as usize;
-            let excess = self.shards[index].lock().unpark_excess(length);
-            match excess {
-                // Its block may be of another shard, which shrinks.
-                Some(place) => {
-                    let owner = self.lock_owner(place.frame());
-                    let (owner, shard) = owner.expect("the frame of an object has a block");
-                    pages += self.free_in(shard, owner, place, &mut shrunk);
-                }
-                None => shrunk &= shrunk - 1,
-            }
-        }
-        pages
     }
 }

@@ -1,23 +1,24 @@
 //! The blocks of one shard, listed by their longest hole.
 //!
-//! An object goes to the block whose longest hole is the shortest that suffices: lists by length and a
-//! bitmap of the lists that have blocks find it in constant time. Entries of blocks live in chunks, so
-//! growing never copies what exists.
+//! An object goes to the block whose longest hole is the shortest that suffices. Lists by length,
+//! and a bitmap of the lists that have blocks, find it in constant time. Entries of blocks lie in
+//! chunks, so growing never copies existing ones.
 
-use super::Place;
 use super::block::Block;
 use super::lengths::{LENGTHS, Lengths};
 use super::parked::Parked;
+use super::place::Place;
 use crate::error::Result;
 use crate::memory;
 
-/// Lists of blocks by their longest hole, in steps of 1/512 unit; the last has those for a whole unit.
+/// Lists of blocks by their longest hole, in steps of 1/512 unit. The last list has those for a
+/// whole unit.
 const LISTS: usize = LENGTHS - 1;
 
-/// Of what a shard's blocks hold, the part that may be parked. Models have few objects.
+/// Share of a shard's content that may be parked. Models have few objects.
 const PARKED_PART: usize = if cfg!(uzram_shuttle) { 2 } else { 32 };
 
-/// Of what a shard's blocks hold, the part that may be parked for a length to have more than its top has.
+/// Share of a shard's content that may be parked for a length to have more than its top.
 const SUNKEN_PART: usize = if cfg!(uzram_shuttle) { 2 } else { 128 };
 
 /// Blocks in one allocation of bookkeeping.
@@ -34,21 +35,23 @@ pub(super) struct Shard {
     chunks: Vec<Box<[Item]>>,
     /// Head of the list of unused entries.
     unused: BlockId,
+    /// Entries with a block.
+    used: usize,
     /// log2 of the granules of a step of lists.
     step_shift: u32,
     heads: [BlockId; LISTS + 1],
     nonempty: Lengths,
     /// Bookkeeping of the blocks' holes, in bytes.
     holes_bytes: usize,
-    /// Of all blocks.
+    /// Granules in use in all blocks.
     live_granules: usize,
-    /// Perhaps of other shards' blocks.
+    /// Places kept for reuse, which may lie in blocks of other shards.
     parked: Parked,
 }
 
 #[derive(Debug)]
 struct Item {
-    /// Where the block's frame is among the arena's; [`NONE`] if the entry is unused.
+    /// Index of the block's frame in the arena; [`NONE`] if the entry is unused.
     frame: u32,
     previous: BlockId,
     next: BlockId,
@@ -63,6 +66,7 @@ impl Shard {
         Shard {
             chunks: Vec::new(),
             unused: NONE,
+            used: 0,
             step_shift: (unit_granules / LISTS).ilog2(),
             heads: [NONE; LISTS + 1],
             nonempty: Lengths::default(),
@@ -72,14 +76,15 @@ impl Shard {
         }
     }
 
-    /// Keeps the place of a removed object for the next one as long; false if it must become a hole.
+    /// Keeps the place of a removed object for the next one of its length; false if it must become
+    /// a hole.
     pub(super) fn park(&mut self, place: Place) -> bool {
         let granules = self.parked.granules() + place.length();
         let may_sink = granules <= self.live_granules / SUNKEN_PART;
         granules <= self.live_granules / PARKED_PART && self.parked.push(place, may_sink)
     }
 
-    /// A parked place of this very length.
+    /// A parked place of exactly this length.
     pub(super) fn unpark(&mut self, length: usize) -> Option<Place> {
         self.parked.pop(length)
     }
@@ -89,8 +94,8 @@ impl Shard {
         self.parked.pop_from(length)
     }
 
-    /// A place that `theirs` keeps, which has lines of the length below; their whole line comes if this shard
-    /// may keep the rest.
+    /// A place that `theirs` keeps, which has lines of the length below. The whole line comes if
+    /// this shard may keep the rest.
     pub(super) fn unpark_of(
         &mut self,
         theirs: &mut Shard,
@@ -116,7 +121,7 @@ impl Shard {
         self.parked.granules() > self.live_granules / PARKED_PART
     }
 
-    /// A parked place, of `length` or the next, if more is parked than may be.
+    /// A parked place of `length` or the next greater one, if more is parked than allowed.
     pub(super) fn unpark_excess(&mut self, length: usize) -> Option<Place> {
         if !self.parks_too_much() {
             return None;
@@ -134,7 +139,7 @@ impl Shard {
         self.parked.has(place)
     }
 
-    /// Whether an open block has a hole of `length` granules, and none of a whole unit.
+    /// Whether an open block has a hole of `length` granules, and none has one of a whole unit.
     pub(super) fn has_short_hole(&self, length: usize) -> bool {
         self.list_for(length).is_some_and(|list| list < LISTS)
     }
@@ -147,7 +152,7 @@ impl Shard {
         Place::new(self.item(id).frame, start, length)
     }
 
-    /// Changes a block, and its list accordingly.
+    /// Changes a block, and moves it to the list that fits.
     pub(super) fn change<T>(&mut self, id: BlockId, change: impl FnOnce(&mut Block) -> T) -> T {
         let step_shift = self.step_shift;
         let item = self.item_mut(id);
@@ -179,6 +184,7 @@ impl Shard {
     /// Adds a block, for which [`Shard::reserve`] made room.
     pub(super) fn add(&mut self, frame: u32, block: Block) -> BlockId {
         let id = self.unused;
+        self.used += 1;
         self.holes_bytes += block.side_bytes();
         self.live_granules += block.live_granules();
         let item = self.item_mut(id);
@@ -199,9 +205,22 @@ impl Shard {
         item.next = unused;
         let block = std::mem::take(&mut item.block);
         self.unused = id;
+        self.used -= 1;
         self.holes_bytes -= block.side_bytes();
         self.live_granules -= block.live_granules();
         block
+    }
+
+    /// Takes all entries out if none has a block. What is returned is to be dropped without the lock: it may be
+    /// much.
+    pub(super) fn take_unused(&mut self) -> impl Sized + use<> {
+        match self.used {
+            0 => {
+                self.unused = NONE;
+                std::mem::take(&mut self.chunks)
+            }
+            _ => Vec::new(),
+        }
     }
 
     pub(super) fn block(&self, id: BlockId) -> &Block {
@@ -214,7 +233,7 @@ impl Shard {
         chunk.is_some_and(|chunk| chunk[id as usize % CHUNK_BLOCKS].frame == frame)
     }
 
-    /// How many entries there are, used or not.
+    /// The number of entries, used or not.
     pub(super) fn entries(&self) -> usize {
         self.chunks.len() * CHUNK_BLOCKS
     }
@@ -225,7 +244,7 @@ impl Shard {
         (item.frame != NONE && !item.closed).then_some((item.frame, &item.block))
     }
 
-    /// Closes the block or opens it again; returns which it was.
+    /// Closes the block or opens it again. Returns the state before.
     pub(super) fn set_closed(&mut self, id: BlockId, closed: bool) -> bool {
         let was = std::mem::replace(&mut self.item_mut(id).closed, closed);
         self.change(id, |_| ());
@@ -240,7 +259,7 @@ impl Shard {
             + self.parked.side_bytes()
     }
 
-    /// The list of the blocks whose longest hole is the shortest of those with `length` granules.
+    /// The list of blocks whose longest hole is the shortest that has `length` granules.
     fn list_for(&self, length: usize) -> Option<usize> {
         let steps = (length + (1 << self.step_shift) - 1) >> self.step_shift;
         self.nonempty.first_from(steps)

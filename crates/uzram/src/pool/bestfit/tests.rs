@@ -1,4 +1,4 @@
-//! What is parked, from outside: where objects go, and that no memory stays.
+//! Parked places, from outside: the places that objects get, and that no memory stays.
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
@@ -10,21 +10,21 @@ use super::*;
 use crate::error::ErrorKind;
 use crate::memory::fault;
 use crate::page::Unit;
-use crate::pool::arena::Parts;
+use crate::pool::{Parts, reserve};
 
 const DISK_BYTES: u64 = 256 << 20;
 
-fn pool(limit_bytes: u64) -> BestFit {
+fn pool(limit_bytes: u64) -> PoolMemory<BestFit> {
     let config = PoolConfig {
         unit: Unit::DEFAULT,
         disksize_bytes: DISK_BYTES,
         limit_bytes,
         backing: Backing::Private,
     };
-    new(&config, Memory::reserve(&config).unwrap()).unwrap()
+    new(&config, reserve(&config).unwrap()).unwrap()
 }
 
-fn store(pool: &dyn Pool, size: usize) -> Result<Handle> {
+fn store(pool: &PoolMemory<BestFit>, size: usize) -> Result<Handle> {
     let bytes = vec![size as u8; size];
     loop {
         match pool.insert(&bytes, Room::Any) {
@@ -35,14 +35,15 @@ fn store(pool: &dyn Pool, size: usize) -> Result<Handle> {
     }
 }
 
-fn remove_all(pool: &BestFit, handles: impl IntoIterator<Item = Handle>) {
+fn remove_all(pool: &PoolMemory<BestFit>, handles: impl IntoIterator<Item = Handle>) {
     for handle in handles {
         pool.remove(handle);
     }
 }
 
-/// A pool with objects of 1,024 bytes that CPU 0 stored, and where those lay that it then removed.
-fn pool_with_many_parked(parked: usize) -> (BestFit, Vec<Handle>, Vec<usize>) {
+/// A pool with objects of 1,024 bytes that CPU 0 stored, and the places of those that it then
+/// removed.
+fn pool_with_many_parked(parked: usize) -> (PoolMemory<BestFit>, Vec<Handle>, Vec<usize>) {
     cpu::pretend::CPU.set(Some(0));
     let pool = pool(0);
     let stored = (0..200 * parked).map(|_| store(&pool, 1024).unwrap());
@@ -77,8 +78,8 @@ fn an_object_takes_the_place_of_one_as_long() {
     remove_all(&pool, handles);
 }
 
-/// Objects go one by one, by another CPU than the one that stored them: what each keeps of the other's
-/// blocks goes too.
+/// Objects go one by one, removed by another CPU than the one that stored them. Each CPU's kept
+/// places in the other's blocks go too.
 #[test]
 fn nothing_stays_parked_without_objects() {
     let pool = pool(0);
@@ -163,25 +164,25 @@ fn cpus_that_fill_have_a_block_each() {
     });
     let handles: Vec<Handle> = stored.collect();
     for (at, handle) in handles.iter().enumerate() {
-        let frame = pool.place(handle).unwrap().frame();
-        assert_eq!(pool.owner(frame).unwrap().shard, at % 2);
+        let frame = pool.pool.place(handle).unwrap().frame();
+        assert_eq!(pool.pool.owner(frame).unwrap().shard, at % 2);
     }
     remove_all(&pool, handles);
 }
 
-/// One CPU removes, another stores: the places go along, the blocks stay where they are.
+/// One CPU removes, another stores: the places go along, the blocks stay.
 #[test]
 fn places_go_to_the_cpu_that_has_none() {
     let (pool, mut handles, places) = pool_with_many_parked(95);
     cpu::pretend::CPU.set(Some(1));
     let frames: Vec<u32> = handles
         .iter()
-        .map(|handle| pool.place(handle).unwrap().frame())
+        .map(|handle| pool.pool.place(handle).unwrap().frame())
         .collect();
     let kept = |_| {
         let handle = store(&pool, 1024).unwrap();
         // Without blocks of its own it may keep none.
-        assert_eq!(pool.shards[1].lock().parked_granules(), 0);
+        assert_eq!(pool.pool.shards[1].lock().parked_granules(), 0);
         handle
     };
     let new: Vec<Handle> = (0..95).map(kept).collect();
@@ -191,18 +192,19 @@ fn places_go_to_the_cpu_that_has_none() {
     assert!(
         frames
             .iter()
-            .all(|frame| pool.owner(*frame).unwrap().shard == 0)
+            .all(|frame| pool.pool.owner(*frame).unwrap().shard == 0)
     );
     handles.extend(new);
     remove_all(&pool, handles);
     assert_eq!(pool.stats().used_bytes, 0);
 }
 
-/// A CPU with blocks of its own takes a line at a time, and so need not look at the other each time.
+/// A CPU with blocks of its own takes a line at a time, and so need not look at the other each
+/// time.
 #[test]
 fn places_go_by_lines() {
     let (pool, handles, _) = pool_with_many_parked(95);
-    let parked = |shard: usize| pool.shards[shard].lock().parked_granules() / 128;
+    let parked = |shard: usize| pool.pool.shards[shard].lock().parked_granules() / 128;
     cpu::pretend::CPU.set(Some(1));
     // More than blocks lent to it have room for, and enough for a line to be 1/32 of it.
     let mut own: Vec<Handle> = (0..400).map(|_| store(&pool, 4000).unwrap()).collect();
@@ -215,7 +217,8 @@ fn places_go_by_lines() {
     assert_eq!(pool.stats().used_bytes, 0);
 }
 
-/// Who closes blocks, or looks at a limit, empties one shard after the other: nothing may move meanwhile.
+/// Closing blocks, and looking at a limit, empties one shard after the other: nothing may move
+/// meanwhile.
 #[test]
 fn places_of_closing_blocks_go_to_nobody() {
     for is_limit in [false, true] {
@@ -223,27 +226,27 @@ fn places_of_closing_blocks_go_to_nobody() {
         cpu::pretend::CPU.set(Some(1));
         let mut own: Vec<Handle> = (0..400).map(|_| store(&pool, 4000).unwrap()).collect();
         match is_limit {
-            true => pool.over_limit.store(true, Ordering::Relaxed),
+            true => pool.arena.set_limit(4096),
             false => places.iter().for_each(|at| {
-                let first_page = at / (pool.frame_pages * PAGE_BYTES) * pool.frame_pages;
+                let first_page = at / (pool.pool.frame_pages * PAGE_BYTES) * pool.pool.frame_pages;
                 let victim = Victim {
                     first_page,
-                    pages: pool.frame_pages,
-                    held_pages: pool.frame_pages,
+                    pages: pool.pool.frame_pages,
+                    held_pages: pool.pool.frame_pages,
                     owner: 0,
                 };
-                pool.set_closed(victim, true);
+                pool.pool.set_closed(victim, true);
             }),
         }
         own.push(store(&pool, 1024).unwrap());
-        assert_eq!(pool.shards[1].lock().parked_granules(), 0);
-        pool.unpark_all();
+        assert_eq!(pool.pool.shards[1].lock().parked_granules(), 0);
+        pool.make_room();
         remove_all(&pool, handles.into_iter().chain(own));
         assert_eq!(pool.stats().used_bytes, 0);
     }
 }
 
-/// What is too short for an object is left alone until there is no memory, and then makes room.
+/// Places too short for an object are left alone until there is no memory, and then make room.
 #[test]
 fn no_insertion_empties_what_is_kept_unless_at_the_limit() {
     let limit_bytes = WHOLE_FRAMES_FROM_BYTES;
@@ -255,7 +258,8 @@ fn no_insertion_empties_what_is_kept_unless_at_the_limit() {
     // Two side by side, of the same unit or not.
     remove_all(&pool, handles.drain(101..103));
     let parked = || {
-        pool.shards
+        pool.pool
+            .shards
             .iter()
             .map(|shard| shard.lock().parked_granules())
     };
@@ -269,16 +273,16 @@ fn no_insertion_empties_what_is_kept_unless_at_the_limit() {
     assert_eq!(pool.stats().used_bytes, 0);
 }
 
-/// As swap needs it: nothing is allocated for what is kept.
+/// As swap needs it: kept places allocate nothing.
 #[test]
 fn a_pool_that_was_made_ready_keeps_places_without_memory() {
-    let keep = |pool: &BestFit| {
+    let keep = |pool: &PoolMemory<BestFit>| {
         cpu::pretend::CPU.set(Some(0));
         let mut handles: Vec<Handle> = (0..10_000).map(|_| store(pool, 512).unwrap()).collect();
         fault::fail_after(0);
         remove_all(pool, (0..60).map(|at| handles.swap_remove(at * 100)));
         let took_none = fault::disarm();
-        let kept = pool.shards[0].lock().parked_granules() / 64;
+        let kept = pool.pool.shards[0].lock().parked_granules() / 64;
         remove_all(pool, handles);
         (took_none, kept)
     };
@@ -317,7 +321,7 @@ fn lines_are_so_many_at_most() {
     assert_eq!(kept.count(), (4096 + 1) * 10);
 }
 
-/// Frames of what each CPU has parked, by length, the last that came at the end.
+/// Frames of the places that each CPU has parked, by length, the newest at the end.
 type Stacks = BTreeMap<usize, Vec<u32>>;
 
 fn check_parked(parked: &Parked, stacks: &Stacks) -> Result<(), TestCaseError> {

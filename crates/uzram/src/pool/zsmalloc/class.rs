@@ -1,7 +1,7 @@
-//! One size class: its blocks, and which of them to fill next.
+//! One size class: its blocks, and the choice of the next one to fill.
 //!
 //! Blocks with room are listed by fullness and the fullest are filled first, so that emptier ones
-//! drain and go back. A block's objects are a bitmap here, not a list in the objects: freeing
+//! drain and go back. A block's objects are a bitmap here, not a list within the objects: freeing
 //! touches no cold memory, and a stray write cannot corrupt it.
 
 use super::geometry::{BLOCK_OBJECTS_MAX, Class};
@@ -26,6 +26,8 @@ pub(super) struct Blocks {
     groups: [u32; GROUPS],
     /// Head of the list of unused entries.
     unused: u32,
+    /// Entries with a block.
+    used: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +53,7 @@ impl Blocks {
             chunks: Vec::new(),
             groups: [NONE; GROUPS],
             unused: NONE,
+            used: 0,
         }
     }
 
@@ -77,7 +80,7 @@ impl Blocks {
         Some(place)
     }
 
-    /// Makes sure that [`Blocks::add`] has an entry to use.
+    /// Makes an entry for [`Blocks::add`].
     pub(super) fn prepare(&mut self) -> Result<()> {
         if self.unused != NONE {
             return Ok(());
@@ -115,6 +118,7 @@ impl Blocks {
         block.closed = false;
         block.objects = [0; BLOCK_OBJECTS_MAX / 64];
         self.unused = next;
+        self.used += 1;
         self.link(id, 0);
         id
     }
@@ -143,7 +147,20 @@ impl Blocks {
         let unused = self.unused;
         self.block_mut(id).next = unused;
         self.unused = id;
+        self.used -= 1;
         Some(Emptied(first_page))
+    }
+
+    /// Takes all entries out if none has a block. What is returned is to be dropped without the lock: it may be
+    /// much.
+    pub(super) fn take_unused(&mut self) -> impl Sized + use<> {
+        match self.used {
+            0 => {
+                self.unused = NONE;
+                std::mem::take(&mut self.chunks)
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Marks object `index` of block `id` as live; false if it was.
@@ -186,7 +203,7 @@ impl Blocks {
         })
     }
 
-    /// How many entries there are, used or not.
+    /// The number of entries, used or not.
     pub(super) fn entries(&self) -> usize {
         self.chunks.len() * CHUNK_BLOCKS
     }

@@ -1,11 +1,11 @@
-//! Size classes: which objects share a block, and how many.
+//! Size classes: the sizes of objects that share a block, and their number.
 //!
 //! Classes step by 1/256 of a unit (16 bytes at 4 KiB). A class's block is the shortest of 1 to 16
-//! pages (more for larger units) that wastes at most 2.5 % at its end, else the one that wastes
-//! least; short blocks keep the loss in part-filled ones low. Neighbouring classes with equal blocks
-//! merge into the larger.
+//! pages (more for larger units) that wastes at most 2.5 % at its end, or else the one that wastes
+//! least. Short blocks keep the loss in part-filled ones low. Neighbouring classes with equal
+//! blocks merge into the larger.
 //!
-//! A consequence that recovery stands on: a place and a class determine the block. Two indexes whose
+//! Recovery relies on a consequence: a place and a class determine the block. Two indexes whose
 //! objects start at the same offset within a page lie whole pages apart, so a shorter block would
 //! have been filled without any waste and would have been chosen.
 
@@ -16,10 +16,10 @@ use crate::region::PAGE_BYTES;
 /// Classes before merging: sizes of 1/256 to 256/256 of a unit.
 pub(super) const STEPS: usize = 256;
 
-/// Objects a block can hold; the bitmap of a block has as many bits.
+/// Most objects of a block; its bitmap has as many bits.
 pub(super) const BLOCK_OBJECTS_MAX: usize = 256;
 
-/// Longest block of 4 KiB units, in pages; larger units have in proportion longer ones.
+/// Longest block of 4 KiB units, in pages. Larger units have proportionally longer ones.
 const BLOCK_PAGES_MAX: usize = 16;
 
 /// Acceptable waste at a block's end, in thousandths.
@@ -28,7 +28,7 @@ const WASTE_MAX_PERMILLE: usize = 25;
 /// One size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
-    /// What each object occupies, in bytes.
+    /// Bytes that each object occupies.
     pub object_bytes: usize,
     /// Length of a block, in pages of 4 KiB.
     pub block_pages: usize,
@@ -36,7 +36,7 @@ pub(super) struct Class {
     pub block_objects: usize,
 }
 
-/// The classes for one unit size, and which class a size belongs to.
+/// The classes for one unit size, and the class of each size.
 #[derive(Debug)]
 pub(super) struct Geometry {
     unit_bytes: usize,

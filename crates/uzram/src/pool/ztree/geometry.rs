@@ -1,18 +1,18 @@
 //! The intervals of sizes, and the blocks of equal slots that serve them.
 //!
-//! Sizes count in steps of 1/256 unit, 16 bytes at 4 KiB, so that every slot starts where a handle
-//! can name it. Two consequences that recovery and every removal stand on: a block begins where a unit
-//! begins, for all blocks are whole units long; and within a class no two slots start equally far
-//! into a unit, for where a block's slots repeat, a shorter block has the same slots.
+//! Sizes count in steps of 1/256 unit, 16 bytes at 4 KiB, so that a handle can name the start of
+//! every slot. Recovery and every removal rely on two consequences. A block begins where a unit
+//! begins, because all blocks are whole units long. Within a class no two slots start equally far
+//! into a unit, because where a block's slots repeat, a shorter block has the same slots.
 
 use crate::page::Unit;
 use crate::pool::arena::RUN_PAGES_MAX;
 use crate::region::PAGE_BYTES;
 
-/// Sizes that are told apart, in a unit.
+/// Number of sizes in a unit.
 const STEPS: usize = 256;
 
-/// Slots a block can have: bits of its state.
+/// Most slots of a block: bits of its state.
 pub(super) const SLOTS_MAX: usize = 16;
 
 /// Slots and units of each class's blocks, by size. These are ztree's 19 classes (16, 12, 9 slots in
@@ -49,14 +49,14 @@ pub(super) struct Class {
     slot_steps: usize,
 }
 
-/// The classes for one unit size, which class a size belongs to, and which slot a place.
+/// The classes for one unit size, the class of each size, and the slot of each place.
 #[derive(Debug)]
 pub(super) struct Geometry {
     unit_bytes: usize,
     classes: Vec<Class>,
     /// Class index by size in steps, less one.
     by_steps: [u8; STEPS],
-    /// For each class: the slot that starts so many steps into a unit, plus one; 0 for none.
+    /// For each class: the slot that starts this many steps into a unit, plus one; 0 for none.
     slot_at: Vec<[u8; STEPS]>,
 }
 
@@ -88,7 +88,7 @@ impl Geometry {
         self.by_steps.get(steps).map(|class| usize::from(*class))
     }
 
-    /// Where slot `slot` of a block of `class` that begins with unit `unit` starts, in bytes.
+    /// The start of slot `slot` of a block of `class` that begins with unit `unit`, in bytes.
     pub(super) fn offset_bytes(&self, class: usize, unit: usize, slot: usize) -> usize {
         unit * self.unit_bytes + slot * self.classes[class].slot_steps * self.step_bytes()
     }
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// What the original's slots hold, ours do.
+    /// Our slots hold everything that the original's hold.
     #[test]
     fn no_published_slot_shrank() {
         let published = [

@@ -1,0 +1,110 @@
+//! Shared by command lines: quoting, files that must be writable, a pipe that was closed, and the
+//! programs that belong together.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// The program `name` beside the running one, else `name` itself, to be looked for in `PATH`.
+#[must_use]
+pub fn beside(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    let beside = own.with_file_name(name);
+    match beside.is_file() {
+        true => beside,
+        false => name.into(),
+    }
+}
+
+/// Opens the file of option `option` for writing, without changing what is there.
+///
+/// # Errors
+/// [`Error::Usage`] if it cannot be opened; nothing for no file.
+pub fn check_writable(option: &str, path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let opened = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path);
+    let refused = |error| Error::Usage(format!("{option} {}: {error}", path.display()));
+    opened.map(drop).map_err(refused)
+}
+
+/// A reader that left (`uzram advise … | head`) has enough: that is no failure.
+///
+/// # Errors
+/// Every other one.
+pub fn ignore_closed_pipe(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
+
+/// The command line as typed, with `program` for its first word, quoted where a shell would need it.
+#[must_use]
+pub fn line(program: &str) -> String {
+    let arguments = std::env::args_os().skip(1);
+    let words = std::iter::once(program.into())
+        .chain(arguments)
+        .map(|word| quoted(&word.to_string_lossy()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// The error of a refused command line, without the usage and pointers that follow, in one line.
+#[must_use]
+pub fn refusal(error: &str) -> String {
+    let message = error.split("\n\nUsage:").next().unwrap_or(error);
+    let message = message.split("\n\nFor more information").next();
+    let words: Vec<&str> = message.unwrap_or(error).split_whitespace().collect();
+    let line = words.join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}
+
+/// A word of a command line, quoted where a shell would need it.
+#[must_use]
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_could_not_be_written_is_refused_before_measuring() {
+        let path = Path::new("/none/report.json");
+        let error = check_writable("json", Some(path)).unwrap_err();
+        assert_eq!(error.exit_status(), 2);
+        assert!(error.to_string().starts_with("json /none/report.json: "));
+    }
+
+    #[test]
+    fn a_program_is_looked_for_beside_this_one_first() {
+        let own = std::env::current_exe().unwrap();
+        let name = own.file_name().unwrap().to_str().unwrap();
+        assert_eq!(beside(name), own);
+        assert_eq!(beside("no-such-program"), Path::new("no-such-program"));
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_need_it() {
+        assert_eq!(quoted("--json=a/b.c"), "--json=a/b.c");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_hint_and_loses_the_usage() {
+        let error = "error: unrecognized subcommand 'stor'\n\n  tip: a similar one exists: 'store'\n\n\
+                     Usage: uzram-bench <COMMAND>\n\nFor more information, try '--help'.\n";
+        let line = "unrecognized subcommand 'stor' tip: a similar one exists: 'store'";
+        assert_eq!(refusal(error), line);
+    }
+}

@@ -1,0 +1,112 @@
+//! Every help text and every listing fits a terminal of 80 columns.
+
+use crate::support::Home;
+
+const COLUMNS: usize = 80;
+
+fn at_80_columns(home: &Home, args: &[&str]) -> String {
+    let mut command = home.command(args);
+    let output = command
+        .env("COLUMNS", COLUMNS.to_string())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Lines that are longer. A word that no line has room for, as a socket's address, cannot be broken.
+fn too_long(text: &str) -> Vec<&str> {
+    const UNBREAKABLE: usize = 40;
+    let is_long = |line: &&str| {
+        let mut words = line.split_whitespace();
+        let can_break = words.all(|word| word.chars().count() < UNBREAKABLE);
+        line.chars().count() > COLUMNS && can_break
+    };
+    text.lines().filter(is_long).collect()
+}
+
+/// Lines that end although the next word has room: wrapped by hand, and then again. Examples, lists and ends
+/// of sentences may.
+fn wrapped_twice(text: &str) -> Vec<&str> {
+    let is_prose = |line: &str| !line.is_empty() && !line.starts_with([' ', '-', '<']);
+    let lines: Vec<&str> = text.lines().collect();
+    let pairs = lines.windows(2).filter(|pair| {
+        let word = pair[1].split(' ').next().unwrap_or_default();
+        let has_room = pair[0].chars().count() + 1 + word.chars().count() <= COLUMNS;
+        let ends = pair[0].ends_with(['.', ':', ',', ';']);
+        is_prose(pair[0]) && is_prose(pair[1]) && has_room && !ends
+    });
+    pairs.map(|pair| pair[0]).collect()
+}
+
+/// All sub-commands below `path`, as the help texts list them.
+fn commands(home: &Home, path: &[&str], found: &mut Vec<Vec<String>>) {
+    let help = at_80_columns(home, &[path, &["--help"]].concat());
+    found.push(path.iter().map(|word| (*word).to_owned()).collect());
+    let Some((_, listed)) = help.split_once("\nCommands:\n") else {
+        return;
+    };
+    let names = listed.lines().take_while(|line| !line.is_empty());
+    // A name, not the rest of a description that was wrapped.
+    let names = names.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    for name in names.filter_map(|line| line.split_whitespace().next()) {
+        // The laboratory's help is its own.
+        if !["help", "bench"].contains(&name) {
+            commands(home, &[path, &[name]].concat(), found);
+        }
+    }
+}
+
+#[test]
+fn help_texts_fit_and_are_wrapped_once() {
+    let home = Home::new();
+    let mut all = Vec::new();
+    commands(&home, &[], &mut all);
+    assert!(all.len() > 15, "{all:?}");
+    let mut problems = Vec::new();
+    for path in &all {
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        for flag in ["--help", "-h"] {
+            let help = at_80_columns(&home, &[&path[..], &[flag]].concat());
+            let shown = path.join(" ");
+            problems.extend(
+                wrapped_twice(&help)
+                    .iter()
+                    .map(|l| format!("{shown} {flag}: twice: {l:?}")),
+            );
+            problems.extend(
+                too_long(&help)
+                    .iter()
+                    .map(|l| format!("{shown} {flag}: {l:?}")),
+            );
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn listings_fit() {
+    use std::io::{BufRead, BufReader};
+    let home = Home::new();
+    let _one = home.serve(&["--size", "64M"]);
+    let name = "a-name-of-thirty-two-characters0";
+    let _other = home.serve(&["--size", "1000G", "--name", name, "--mem-limit", "1000M"]);
+    let mut dead = home.serve(&["--size", "1M", "--name", "dead"]);
+    dead.signal("KILL");
+    dead.wait();
+    for args in [&["list"][..], &["stat", "uzram0"], &["stat"]] {
+        let text = at_80_columns(&home, args);
+        assert_eq!(too_long(&text), Vec::<&str>::new(), "{args:?}");
+        assert!(text.contains("uzram0"), "{args:?}: {text}");
+    }
+    let mut command = home.command(&["stat", "--watch=0.1"]);
+    command
+        .env("COLUMNS", "80")
+        .stdout(std::process::Stdio::piped());
+    let mut watch = command.spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    for line in lines.map(Result::unwrap).take(6) {
+        assert!(line.chars().count() < COLUMNS, "{line:?}");
+    }
+    assert!(watch.wait().unwrap().success(), "nobody reads");
+}

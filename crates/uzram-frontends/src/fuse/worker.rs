@@ -1,0 +1,129 @@
+//! A thread that takes requests from the kernel: when it looks, and when it sleeps.
+//!
+//! All workers of a mount share one descriptor of `/dev/fuse`, which never blocks. A worker takes
+//! and answers requests until there are none, looks again for a while, and then sleeps in an epoll
+//! of its own. It waits there exclusively: a request wakes one sleeping worker, always the first.
+//! A worker that is awake is never waited for. If one is stuck in a device, the next request wakes
+//! the next worker. Nothing is lost between the last look and the sleep, because the epoll looks
+//! once more.
+//!
+//! A worker holds no lock while it calls the device.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use super::REQUEST_BYTES_MAX;
+use super::disk::Disk;
+use super::wire::{MESSAGE_BYTES_MIN, Reply};
+use crate::patience::Patience;
+
+/// The largest message is a write: its header is in the second part.
+const BUFFER_BYTES: usize = REQUEST_BYTES_MAX as usize + MESSAGE_BYTES_MIN;
+
+/// Serves `disk` with this many threads until its file system is gone.
+///
+/// # Errors
+/// If the system gives no descriptor or no thread. Threads that were started end with the file
+/// system.
+pub(super) fn start(
+    disk: Disk,
+    device: OwnedFd,
+    threads: usize,
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let (disk, device) = (Arc::new(disk), Arc::new(device));
+    let start_one = |number| {
+        let mut worker = Worker::new(Arc::clone(&disk), Arc::clone(&device))?;
+        let thread = thread::Builder::new().name(format!("fuse-{number}"));
+        thread.spawn(move || worker.run())
+    };
+    (0..threads).map(start_one).collect()
+}
+
+struct Worker {
+    disk: Arc<Disk>,
+    device: Arc<OwnedFd>,
+    /// An epoll that waits for `device` alone.
+    waiting: OwnedFd,
+    buffer: Box<[u8]>,
+    patience: Patience,
+}
+
+/// The result of a look at the device.
+enum Look {
+    Served,
+    Nothing,
+    /// The file system is gone, or cannot be served.
+    Ended,
+}
+
+impl Worker {
+    fn new(disk: Arc<Disk>, device: Arc<OwnedFd>) -> io::Result<Worker> {
+        let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        epoll::add(&waiting, &device, epoll::EventData::new_u64(0), flags)?;
+        Ok(Worker {
+            disk,
+            device,
+            waiting,
+            // Not zeroes, which would be memory in name only: serving must not have to wait for any.
+            buffer: vec![1; BUFFER_BYTES].into(),
+            patience: Patience::default(),
+        })
+    }
+
+    fn run(&mut self) {
+        let mut looking_since = Instant::now();
+        loop {
+            match self.serve_next() {
+                Look::Served => looking_since = Instant::now(),
+                Look::Nothing if self.patience.lasts(looking_since) => thread::yield_now(),
+                Look::Nothing => {
+                    self.sleep();
+                    self.patience.slept_since(looking_since);
+                    looking_since = Instant::now();
+                }
+                Look::Ended => return,
+            }
+        }
+    }
+
+    /// Answers one request, if there is one.
+    fn serve_next(&mut self) -> Look {
+        let message_bytes = match rustix::io::read(&*self.device, &mut self.buffer[..]) {
+            Ok(bytes) => bytes,
+            Err(Errno::AGAIN) => return Look::Nothing,
+            // A request that was taken back meanwhile, or a signal.
+            Err(Errno::NOENT | Errno::INTR) => return Look::Served,
+            // NODEV: unmounted. Nothing else is known to come, and would come again.
+            Err(_) => return Look::Ended,
+        };
+        match self.disk.answer(&mut self.buffer, message_bytes) {
+            Some(reply) => send(&self.device, &reply),
+            None => Look::Served,
+        }
+    }
+
+    fn sleep(&self) {
+        let mut event = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }];
+        // Interrupted: there is a look before the next sleep.
+        let _ = epoll::wait(&self.waiting, &mut event, None);
+    }
+}
+
+fn send(device: &OwnedFd, reply: &Reply<'_>) -> Look {
+    let parts = [reply.head(), reply.data].map(io::IoSlice::new);
+    match rustix::io::writev(device, &parts) {
+        Err(Errno::NODEV) => Look::Ended,
+        // NOENT: nobody waits for it any more. What else is refused was answered by the kernel itself.
+        _ => Look::Served,
+    }
+}

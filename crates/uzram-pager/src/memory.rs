@@ -1,0 +1,285 @@
+//! The program's side: a range of bytes, its budget and its end.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use uzram::{Error, ErrorKind, Result, Store, StoreBuilder, Unit};
+
+use crate::mapping::{Mapping, PAGE_BYTES, Program};
+use crate::pager::{BUDGET_PAGES_MIN, Pager, Shared};
+use crate::statistics::{Counters, Statistics};
+
+/// Most pages of a range: their indexes have 32 bits.
+const PAGES_MAX: usize = 1 << 31;
+
+/// Bytes of which a budget's worth is in memory as it is, and the rest compressed.
+///
+/// It is used as a slice. Pages that were not touched for long are compressed and their memory goes back to the system.
+/// A touch brings them back; it takes some microseconds. New memory is zero, and takes no memory until it is touched.
+///
+/// ```
+/// use uzram_pager::CompressedMemory;
+///
+/// let mut memory = match CompressedMemory::new(64 << 20, 4 << 20) {
+///     Ok(memory) => memory,
+///     Err(error) => return println!("{error}"), // It names what the system lacks, and the remedy.
+/// };
+/// for (at, byte) in memory.iter_mut().enumerate() {
+///     *byte = (at / 1000) as u8;
+/// }
+/// assert_eq!(memory[50_000_000], (50_000_000 / 1000 % 256) as u8);
+/// assert!(memory.statistics().pages_out > 10_000);
+/// ```
+///
+/// # Failure
+///
+/// A page is never shown as zeroes, or with old content, because something failed. Where it cannot be brought back (its
+/// compressed form is damaged, or the system has no memory for it), the touch is a SIGBUS at its address, which ends the
+/// program unless it handles that. The same holds for all pages that were evicted if the pager itself fails. If memory
+/// runs out while pages are evicted, they stay as they are, beyond the budget.
+///
+/// # Threads, system calls and children
+///
+/// Any thread may touch the bytes, as with any slice, and so may system calls: reads and writes of files, direct I/O,
+/// io_uring. Pinned memory stays where it is. A child after a fork does not have the range: touching it there is a
+/// SIGSEGV, and dropping it there does nothing. Signal handlers may touch the bytes.
+///
+/// `madvise(MADV_DONTNEED)` on whole pages makes them zero and frees what they took, compressed or not. Code that
+/// unmaps or moves a part of the range breaks the rules of a slice; the part's evicted pages are a SIGBUS then.
+/// Guard pages (`MADV_GUARD_INSTALL`) and `MADV_DOFORK` must not be used on the range: the system tells the pager
+/// nothing about them. Pages under `MADV_FREE` do not count in the budget until they are touched again.
+///
+/// # Memory
+///
+/// The budget bounds the pages that are not compressed. What the compressed pages take comes on top:
+/// [`Statistics::compressed_memory_bytes`]. So do 8 bytes per page for tables here, and 8 in the store.
+pub struct CompressedMemory {
+    program: Program,
+    store: Arc<Store>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// The process that made it. A child has neither the thread nor the range.
+    process: u32,
+}
+
+impl CompressedMemory {
+    /// `length_bytes` zero bytes, of which at most `budget_bytes` stay uncompressed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for length 0, and for a budget below 256 KiB or above this machine's or cgroup's
+    /// memory; [`ErrorKind::Unsupported`] where the system does not offer or permit userfaultfd with moving pages (Linux
+    /// 6.8), with the remedy; [`ErrorKind::NoMemory`] if the address space does not suffice.
+    pub fn new(length_bytes: usize, budget_bytes: usize) -> Result<CompressedMemory> {
+        CompressedMemory::with_store(length_bytes, budget_bytes, Store::builder())
+    }
+
+    /// The same with the codec, pool and other options of `store`, but its size, which is set here. With a `mem_limit`
+    /// pages that do not fit into the store stay uncompressed, beyond the budget.
+    ///
+    /// ```
+    /// use uzram::Store;
+    /// use uzram_pager::CompressedMemory;
+    ///
+    /// let store = Store::builder().algorithm("zstd").checksum(true);
+    /// match CompressedMemory::with_store(64 << 20, 8 << 20, store) {
+    ///     Ok(memory) => assert_eq!(memory[12345], 0),
+    ///     Err(error) => println!("{error}"),
+    /// }
+    /// ```
+    ///
+    /// Do not share a [`Compression`](uzram::Compression) with stores that read or write these bytes: the pager would
+    /// wait for a thread that waits for the pager.
+    ///
+    /// # Errors
+    /// Those of [`CompressedMemory::new`]; [`ErrorKind::InvalidInput`] for a unit other than 4096; those of
+    /// [`StoreBuilder::build`].
+    pub fn with_store(
+        length_bytes: usize,
+        budget_bytes: usize,
+        store: StoreBuilder,
+    ) -> Result<CompressedMemory> {
+        let pages = pages_of(length_bytes)?;
+        let budget = budget_of(budget_bytes)?;
+        let store = store.size((pages * PAGE_BYTES) as u64).build()?;
+        if store.unit() != Unit::DEFAULT {
+            let unit = store.unit().bytes();
+            let text = format!("unit {unit}: must be 4096 bytes, the size of the system's pages");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        let store = Arc::new(store);
+        let shared = Arc::new(Shared {
+            counters: Counters::default(),
+            budget: AtomicUsize::new(budget),
+            is_ending: AtomicBool::new(false),
+        });
+        // The last page is the bell.
+        let mapping = Arc::new(Mapping::reserve(pages + 1)?);
+        let thread = start(
+            Arc::clone(&mapping),
+            Arc::clone(&store),
+            Arc::clone(&shared),
+        )?;
+        Ok(CompressedMemory {
+            program: Program::new(mapping, length_bytes),
+            store,
+            shared,
+            thread: Some(thread),
+            process: std::process::id(),
+        })
+    }
+
+    /// Changes the budget, in bytes. It returns at once. Pages that are too many leave soon.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a budget below 256 KiB or above this machine's or cgroup's memory.
+    pub fn set_budget(&self, budget_bytes: usize) -> Result<()> {
+        let pages = budget_of(budget_bytes)?;
+        self.shared.budget.store(pages, Ordering::Relaxed);
+        self.ring_bell();
+        Ok(())
+    }
+
+    /// What happened so far, and how much memory is where.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let counters = &self.shared.counters;
+        let [present, staged, free] = [&counters.present, &counters.staged, &counters.free]
+            .map(|pages| pages.load(Ordering::Relaxed) * PAGE_BYTES as u64);
+        let store = self.store.stats();
+        Statistics {
+            faults_fresh: counters.faults_fresh.load(Ordering::Relaxed),
+            faults_staged: counters.faults_staged.load(Ordering::Relaxed),
+            faults_stored: counters.faults_stored.load(Ordering::Relaxed),
+            faults_repeated: counters.faults_repeated.load(Ordering::Relaxed),
+            faults_ns: counters.faults_ns.load(Ordering::Relaxed),
+            pages_in: counters.pages_in.load(Ordering::Relaxed),
+            pages_out: counters.pages_out.load(Ordering::Relaxed),
+            pages_kept: counters.pages_kept.load(Ordering::Relaxed),
+            pages_over_budget: counters.pages_over_budget.load(Ordering::Relaxed),
+            pages_poisoned: counters.pages_poisoned.load(Ordering::Relaxed),
+            resident_bytes: present + staged + free,
+            staged_bytes: staged,
+            stored_bytes: store.orig_data_size_bytes,
+            compressed_bytes: store.compr_data_size_bytes,
+            compressed_memory_bytes: store.mem_used_total_bytes,
+            has_failed: counters.has_failed.load(Ordering::Acquire),
+        }
+    }
+
+    /// Wakes the pager: the system tells it that a page is discarded. The call returns once it was told, or at once if
+    /// it has ended.
+    fn ring_bell(&self) {
+        let mapping = self.program.mapping();
+        // A failure changes nothing: the page is empty.
+        let _ = mapping.discard(mapping.pages() - 1, 1);
+    }
+}
+
+impl Deref for CompressedMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.program
+    }
+}
+
+impl DerefMut for CompressedMemory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.program
+    }
+}
+
+impl fmt::Debug for CompressedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the bytes: showing them would bring them all in.
+        f.debug_struct("CompressedMemory")
+            .field("length_bytes", &self.len())
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for CompressedMemory {
+    fn drop(&mut self) {
+        let thread = self.thread.take();
+        if std::process::id() != self.process {
+            // A child: the range may be anybody's there, and there is no thread to wait for.
+            std::mem::forget(thread);
+            self.program.leak();
+            return;
+        }
+        self.shared.is_ending.store(true, Ordering::Release);
+        self.ring_bell();
+        if let Some(thread) = thread {
+            // The thread catches its own panics.
+            let _ = thread.join();
+        }
+        // The descriptor is closed now, so unmapping the range, which follows, tells nobody and does not wait.
+    }
+}
+
+/// Starts the pager's thread and waits until it serves.
+fn start(program: Arc<Mapping>, store: Arc<Store>, shared: Arc<Shared>) -> Result<JoinHandle<()>> {
+    let (sender, receiver) = sync_channel(1);
+    let body = move |sender: SyncSender<Result<()>>| match Pager::new(program, store, shared) {
+        Ok(pager) => {
+            let told = sender.send(Ok(()));
+            drop(sender);
+            if told.is_ok() {
+                pager.run();
+            }
+        }
+        Err(error) => drop(sender.send(Err(error))),
+    };
+    let thread = std::thread::Builder::new()
+        .name("uzram-pager".into())
+        .spawn(move || body(sender))
+        .map_err(|error| {
+            Error::new(ErrorKind::NoMemory, "no thread for the pager").with_source(error)
+        })?;
+    match receiver.recv() {
+        Ok(Ok(())) => Ok(thread),
+        Ok(Err(error)) => {
+            let _ = thread.join();
+            Err(error)
+        }
+        Err(_) => Err(Error::new(
+            ErrorKind::Io,
+            "the pager's thread ended before it served",
+        )),
+    }
+}
+
+fn pages_of(length_bytes: usize) -> Result<usize> {
+    let pages = length_bytes.div_ceil(PAGE_BYTES);
+    if rustix::param::page_size() != PAGE_BYTES {
+        let size = rustix::param::page_size();
+        let text = format!("pages of {size} bytes: only systems with pages of 4096 are supported");
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    if !(1..=PAGES_MAX).contains(&pages) {
+        let most = PAGES_MAX * PAGE_BYTES;
+        let text = format!("length {length_bytes}: must be 1 to {most} bytes");
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    }
+    Ok(pages)
+}
+
+/// A budget in pages.
+fn budget_of(budget_bytes: usize) -> Result<usize> {
+    let least = BUDGET_PAGES_MIN * PAGE_BYTES;
+    let system = rustix::system::sysinfo();
+    let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
+    let most = uzram::cgroup_limit().map_or(memory, |limit| limit.bytes.min(memory));
+    if budget_bytes < least || budget_bytes as u64 > most {
+        let text = format!(
+            "budget {budget_bytes}: must be {least} to {most} bytes, the memory that this process may have"
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    }
+    Ok(budget_bytes / PAGE_BYTES)
+}

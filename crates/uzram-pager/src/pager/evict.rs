@@ -1,0 +1,163 @@
+//! Evictions: from the program into the ring, and from there into the store.
+//!
+//! The oldest pages leave first. A touch of a page that waits in the ring moves it back and makes it the youngest: no
+//! interface of the system tells which pages are read.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::serve::index;
+use super::{Pager, Place};
+use crate::statistics::add;
+
+/// Most pages that one request moves.
+const BATCH_MAX: usize = 64;
+/// Most pages that are tried one after another where pages resist.
+const TRIES_MAX: usize = 16;
+/// Pages that the store takes or drops from one maintenance to the next.
+const CHANGES_MIN: usize = 1024;
+/// The longest that a fault waits for maintenance, about.
+const MAINTAIN_MAX: Duration = Duration::from_micros(100);
+
+impl Pager {
+    /// A small part of the work between faults. Returns whether there is more.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn step(&mut self) -> Result<bool, Errno> {
+        self.is_blocked = false;
+        let has_more = self.reclaim()?;
+        if self.is_blocked {
+            // The thread that changes mappings must run on first.
+            std::thread::yield_now();
+        }
+        Ok(has_more || self.is_blocked || self.maintain())
+    }
+
+    /// Lets the store give sparse memory back, now and then. Returns whether there is more to do.
+    fn maintain(&mut self) -> bool {
+        if self.changes < CHANGES_MIN {
+            return false;
+        }
+        let has_more = self.store.maintain(MAINTAIN_MAX);
+        if !has_more {
+            self.changes = 0;
+        }
+        has_more
+    }
+
+    fn reclaim(&mut self) -> Result<bool, Errno> {
+        let resident = self.resident();
+        let excess = resident.saturating_sub(self.budget.pages);
+        if excess > 0 {
+            return self.shrink(excess);
+        }
+        let at_hand = self.ring.free() + self.budget.pages - resident;
+        if at_hand >= self.budget.high {
+            self.budget.is_refilling = false;
+        } else if at_hand < self.budget.low {
+            self.budget.is_refilling = true;
+        }
+        Ok(self.budget.is_refilling && self.refill())
+    }
+
+    /// One page less in the ring, or some more. Returns whether anything happened.
+    fn refill(&mut self) -> bool {
+        (self.ring.staged() < self.budget.staged && self.evict() > 0) || self.compress_oldest()
+    }
+
+    /// Gives memory back to the system.
+    fn shrink(&mut self, excess: usize) -> Result<bool, Errno> {
+        let goal = excess.min(BATCH_MAX).min(self.budget.high);
+        if self.ring.free() < goal && self.refill() {
+            return Ok(true);
+        }
+        if self.ring.free() == 0 {
+            return Ok(false);
+        }
+        // Discarding memory that is registered would wait for this very thread.
+        self.uffd.unregister(self.ring.memory())?;
+        let kept = self.ring.free().saturating_sub(excess);
+        let released = self.ring.release(kept);
+        self.uffd.register(self.ring.memory())?;
+        released.map(|()| true)
+    }
+
+    /// Makes a slot of the ring free, if any page gives way.
+    pub(super) fn make_free(&mut self) {
+        for _ in 0..TRIES_MAX {
+            if self.ring.staged() == 0 && self.evict() == 0 {
+                return;
+            }
+            if self.compress_oldest() {
+                return;
+            }
+        }
+    }
+
+    /// Moves the oldest pages into the ring and returns how many.
+    fn evict(&mut self) -> usize {
+        for _ in 0..TRIES_MAX {
+            let Some((slot, holes)) = self.ring.holes(BATCH_MAX) else {
+                return 0;
+            };
+            let Some((page, count)) = self.pages.take_oldest(holes) else {
+                return 0;
+            };
+            let from = self.program.address(page);
+            let done = self.uffd.take(from, self.ring.address(slot), count);
+            for at in 0..done.pages {
+                self.ring.stage(slot + at, page + at);
+                self.pages.put(page + at, Place::Staged(slot + at));
+            }
+            let (kept, kept_count) = (page + done.pages, count - done.pages);
+            match done.stopped {
+                Some(errno) if done.pages == 0 && errno != Errno::AGAIN => {
+                    self.pages.put_back(kept + 1, kept_count - 1);
+                    self.keep(page, errno);
+                }
+                _ => self.pages.put_back(kept, kept_count),
+            }
+            self.is_blocked = done.pages == 0 && done.stopped == Some(Errno::AGAIN);
+            if done.pages > 0 || self.is_blocked {
+                return done.pages;
+            }
+        }
+        0
+    }
+
+    /// A page that did not go is the youngest now, unless it was not there.
+    fn keep(&mut self, page: usize, errno: Errno) {
+        add(&self.shared.counters.pages_kept, 1);
+        if errno != Errno::NOENT {
+            self.pages.put(page, Place::Present);
+        } else if self.pages.was_discarded(page) {
+            self.pages.put(page, Place::Fresh);
+        } else if self.uffd.poison(self.program.address(page), 1).pages == 1 {
+            // Gone without a message. The system would show zeroes.
+            self.lose(page);
+        }
+    }
+
+    /// Compresses the page that has waited longest. False: none waits, or it could not be stored and went back.
+    fn compress_oldest(&mut self) -> bool {
+        let Some((slot, page)) = self.ring.oldest_staged() else {
+            return false;
+        };
+        if self.store.write(index(page), self.ring.bytes(slot)).is_ok() {
+            self.pages.put(page, Place::Stored);
+            self.ring.unstage(slot);
+            self.changes += 1;
+            add(&self.shared.counters.pages_out, 1);
+            return true;
+        }
+        let to = self.program.address(page);
+        if self.uffd.bring(self.ring.address(slot), to, 1).pages == 1 {
+            self.ring.moved_out(slot);
+            self.pages.put(page, Place::Present);
+        }
+        add(&self.shared.counters.pages_kept, 1);
+        false
+    }
+}

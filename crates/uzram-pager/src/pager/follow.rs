@@ -1,0 +1,96 @@
+//! Stays on the CPU of the thread that faults: waking a thread on another CPU that sleeps costs six times as much.
+//!
+//! The system tells which thread faulted and not where it runs. So that is looked up now and then.
+
+use std::fs::File;
+use std::io::Read;
+
+use rustix::thread::CpuSet;
+
+/// Faults from one look to the next: few after a change, then twice as many each time.
+const FAULTS_MIN: u32 = 16;
+const FAULTS_MAX: u32 = 4096;
+/// The field of `/proc/self/task/N/stat` behind the name that has the CPU of the thread, counted from 0.
+const FIELD: usize = 36;
+const STAT_BYTES_MAX: usize = 1024;
+
+/// Where this thread is bound to, and when to look again.
+#[derive(Debug)]
+pub(super) struct Follow {
+    cpu: Option<usize>,
+    faults: u32,
+    wait: u32,
+}
+
+impl Follow {
+    pub fn new() -> Follow {
+        Follow {
+            cpu: None,
+            faults: 0,
+            wait: 1,
+        }
+    }
+
+    /// Notes a fault of `thread`, and binds this thread to that one's CPU if it is time to look.
+    pub fn fault(&mut self, thread: u32) {
+        self.faults += 1;
+        if self.faults < self.wait {
+            return;
+        }
+        self.faults = 0;
+        let cpu = cpu_of(thread);
+        if cpu.is_none() || cpu == self.cpu {
+            self.wait = (2 * self.wait).clamp(FAULTS_MIN, FAULTS_MAX);
+            return;
+        }
+        self.wait = FAULTS_MIN;
+        self.cpu = cpu.filter(|cpu| bind(*cpu));
+    }
+}
+
+/// Whether this thread may run there, and does from now on.
+fn bind(cpu: usize) -> bool {
+    if cpu >= CpuSet::MAX_CPU {
+        return false;
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).is_ok()
+}
+
+/// The CPU on which `thread` ran last.
+fn cpu_of(thread: u32) -> Option<usize> {
+    let mut buffer = [0; STAT_BYTES_MAX];
+    let mut file = File::open(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let length = file.read(&mut buffer).ok()?;
+    parse(&buffer[..length])
+}
+
+/// The name may have blanks and parentheses.
+fn parse(stat: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(&stat[stat.iter().rposition(|byte| *byte == b')')? + 1..]);
+    text.ok()?.split_ascii_whitespace().nth(FIELD)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_of_this_thread_is_found() {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let set = rustix::thread::sched_getaffinity(None).unwrap();
+        let cpu = cpu_of(thread).unwrap();
+        assert!(cpu < CpuSet::MAX_CPU && set.is_set(cpu), "{cpu}");
+        assert_eq!(cpu_of(0), None);
+    }
+
+    #[test]
+    fn a_name_with_blanks_and_parentheses_is_passed_over() {
+        let mut stat = b"7 (a) b (c) S".to_vec();
+        (4..FIELD + 8).for_each(|n| stat.extend_from_slice(format!(" {n}").as_bytes()));
+        assert_eq!(parse(&stat), Some(39));
+        assert_eq!(parse(b"7 (a"), None);
+        assert_eq!(parse(b"7 (a) S 1 2"), None);
+    }
+}

@@ -1,0 +1,314 @@
+//! Answers to faults.
+//!
+//! Every answer leaves the page present, or its touch a SIGBUS, and wakes those that wait. Where the system moves no
+//! page into a range (locked or write-protected memory) the page is copied.
+
+use std::time::Instant;
+
+use rustix::io::Errno;
+use uzram::PageIndex;
+
+use super::{AROUND_MAX, Fault, Pager, Place};
+use crate::mapping::PAGE_BYTES;
+use crate::statistics::add;
+use crate::uffd::Done;
+
+/// What a fresh page has.
+static ZEROES: [u8; AROUND_MAX * PAGE_BYTES] = [0; AROUND_MAX * PAGE_BYTES];
+
+/// Memory for pages that come.
+enum Memory {
+    /// Slots of the ring in a row, populated: the first, and how many.
+    Slots(usize, usize),
+    /// This many pages of new memory.
+    New(usize),
+}
+
+impl Pager {
+    /// Answers a fault. False: the system answers none at the moment.
+    ///
+    /// # Errors
+    /// The system's, where it contradicts what this thread knows of the page.
+    pub(super) fn serve(&mut self, fault: Fault) -> Result<bool, Errno> {
+        let began = Instant::now();
+        let page = self.program.page_at(fault.address);
+        let is_served = match page.filter(|page| *page < self.pages.count()) {
+            Some(page) => self.serve_page(page, fault),
+            // Moved by the program to where nobody knows what it was.
+            None => self.mark(fault.address),
+        }?;
+        if is_served {
+            add(
+                &self.shared.counters.faults_ns,
+                began.elapsed().as_nanos() as usize,
+            );
+            self.follow.fault(fault.thread);
+        }
+        Ok(is_served)
+    }
+
+    fn serve_page(&mut self, page: usize, fault: Fault) -> Result<bool, Errno> {
+        match self.pages.place(page) {
+            Place::Fresh => self.serve_fresh(page, fault),
+            Place::Staged(slot) => self.serve_staged(page, slot),
+            Place::Stored => self.serve_stored(page, fault),
+            Place::Present => self.serve_present(page),
+            Place::Poisoned => self.mark(self.program.address(page)),
+            Place::Gone => self.wake(page),
+        }
+    }
+
+    fn serve_fresh(&mut self, page: usize, fault: Fault) -> Result<bool, Errno> {
+        let want = self.around.want(fault.thread, page);
+        let count = self.pages.alike(page, want);
+        let to = self.program.address(page);
+        let mut done = match self.memory(count) {
+            Memory::Slots(first, count) => {
+                (first..first + count).for_each(|slot| self.ring.bytes(slot).fill(0));
+                self.bring_slots(first, count, page)
+            }
+            Memory::New(count) => self.new_zeroes(to, count, fault.is_write),
+        };
+        if done.stopped == Some(Errno::INVAL) && done.pages == 0 {
+            done = self.new_zeroes(to, 1, fault.is_write);
+        }
+        self.arrived(page, done.pages);
+        add(&self.shared.counters.faults_fresh, done.pages.min(1));
+        self.around.brought(fault.thread, page, done.pages);
+        match done.stopped {
+            // The page that the program has discarded is not dropped yet, or is here again.
+            Some(Errno::EXIST) if done.pages == 0 => {
+                self.pages.put(page, Place::Present);
+                self.wake(page)
+            }
+            _ => self.finish(page, done),
+        }
+    }
+
+    fn new_zeroes(&self, to: u64, count: usize, is_write: bool) -> Done {
+        match is_write {
+            true => self.uffd.copy(&ZEROES[..count * PAGE_BYTES], to),
+            false => self.uffd.zero(to, count),
+        }
+    }
+
+    fn serve_staged(&mut self, page: usize, slot: usize) -> Result<bool, Errno> {
+        let to = self.program.address(page);
+        let mut done = self.uffd.bring(self.ring.address(slot), to, 1);
+        if done.stopped.is_none() {
+            self.ring.moved_out(slot);
+        } else if done.stopped == Some(Errno::INVAL) {
+            done = self.uffd.copy(self.ring.bytes(slot), to);
+            if done.stopped.is_none() {
+                self.ring.unstage(slot);
+            }
+        }
+        if done.pages == 1 {
+            self.pages.put(page, Place::Present);
+            add(&self.shared.counters.faults_staged, 1);
+            return Ok(true);
+        }
+        self.finish(page, done)
+    }
+
+    fn serve_stored(&mut self, page: usize, fault: Fault) -> Result<bool, Errno> {
+        let want = self.around.want(fault.thread, page);
+        let count = self.pages.alike(page, want);
+        let mut brought = 0;
+        let mut last = Done {
+            pages: 0,
+            stopped: None,
+        };
+        while brought < count && last.stopped.is_none() {
+            // Only the page that is waited for may cost an eviction.
+            if brought > 0 && self.ring.free() == 0 {
+                break;
+            }
+            last = self.bring_stored(page + brought, count - brought);
+            if last.pages == 0 {
+                break;
+            }
+            brought += last.pages;
+        }
+        self.around.brought(fault.thread, page, brought);
+        if brought > 0 {
+            add(&self.shared.counters.faults_stored, 1);
+            add(&self.shared.counters.pages_in, brought);
+            return Ok(true);
+        }
+        self.finish(page, last)
+    }
+
+    /// Brings pages from the store, from `page` on and `most` at most, as far as there is memory in a row.
+    fn bring_stored(&mut self, page: usize, most: usize) -> Done {
+        let to = self.program.address(page);
+        let mut done = match self.memory(most) {
+            Memory::Slots(first, count) => {
+                let read = (0..count).take_while(|at| {
+                    let bytes = self.ring.bytes(first + at);
+                    self.store.read(index(page + at), bytes).is_ok()
+                });
+                let read = read.count();
+                (first + read..first + count).for_each(|slot| self.ring.give(slot));
+                self.bring_slots(first, read, page)
+            }
+            Memory::New(count) => self.copy_stored(page, count, to),
+        };
+        // A range that takes no moved pages.
+        if done.stopped == Some(Errno::INVAL) && done.pages == 0 {
+            done = self.copy_stored(page, 1, to);
+        }
+        for page in page..page + done.pages {
+            self.forget(page);
+        }
+        self.arrived(page, done.pages);
+        done
+    }
+
+    fn copy_stored(&mut self, page: usize, count: usize, to: u64) -> Done {
+        let mut read = 0;
+        for bytes in self.scratch.chunks_exact_mut(PAGE_BYTES).take(count) {
+            if self.store.read(index(page + read), bytes).is_err() {
+                break;
+            }
+            read += 1;
+        }
+        match read {
+            0 => UNREADABLE,
+            read => self.uffd.copy(&self.scratch[..read * PAGE_BYTES], to),
+        }
+    }
+
+    /// Moves slots that were taken to `page` and the pages behind it. Slots that stay behind are free again.
+    fn bring_slots(&mut self, first: usize, count: usize, page: usize) -> Done {
+        if count == 0 {
+            return UNREADABLE;
+        }
+        let to = self.program.address(page);
+        let done = self.uffd.bring(self.ring.address(first), to, count);
+        for slot in first..first + count {
+            match slot < first + done.pages {
+                true => self.ring.moved_out(slot),
+                false => self.ring.give(slot),
+            }
+        }
+        done
+    }
+
+    /// A second touch of a page that was just brought, or one of a page that is gone without a message.
+    fn serve_present(&mut self, page: usize) -> Result<bool, Errno> {
+        if self.pages.was_discarded(page) {
+            let done = self.uffd.zero(self.program.address(page), 1);
+            return match done.stopped {
+                None => Ok(true),
+                Some(Errno::EXIST) => self.wake(page),
+                Some(Errno::AGAIN) => Ok(false),
+                Some(errno) => Err(errno),
+            };
+        }
+        let done = self.uffd.poison(self.program.address(page), 1);
+        match done.stopped {
+            Some(Errno::EXIST) => self.wake(page),
+            Some(Errno::AGAIN) => Ok(false),
+            None => {
+                self.lose(page);
+                Ok(true)
+            }
+            Some(errno) => Err(errno),
+        }
+    }
+
+    /// Notes that a page is marked. What is left of it is of no use.
+    pub(super) fn lose(&mut self, page: usize) {
+        match self.pages.place(page) {
+            Place::Staged(slot) => self.ring.unstage(slot),
+            Place::Stored => self.forget(page),
+            _ => {}
+        }
+        self.pages.put(page, Place::Poisoned);
+        add(&self.shared.counters.pages_poisoned, 1);
+    }
+
+    /// What follows from the attempt to bring `page` and some behind it.
+    fn finish(&mut self, page: usize, done: Done) -> Result<bool, Errno> {
+        match done.stopped {
+            _ if done.pages > 0 => Ok(true),
+            None => Ok(true),
+            Some(Errno::AGAIN) => Ok(false),
+            // The stored object is damaged, or there is no memory for the page.
+            Some(Errno::IO | Errno::NOMEM) => {
+                let is_marked = self.mark(self.program.address(page))?;
+                if is_marked {
+                    self.lose(page);
+                }
+                Ok(is_marked)
+            }
+            Some(errno) => Err(errno),
+        }
+    }
+
+    /// Makes the touch of an address a SIGBUS.
+    fn mark(&mut self, address: u64) -> Result<bool, Errno> {
+        let address = address & !(PAGE_BYTES as u64 - 1);
+        match self.uffd.poison(address, 1).stopped {
+            None => Ok(true),
+            Some(Errno::AGAIN) => Ok(false),
+            Some(Errno::EXIST | Errno::NOENT) => self.uffd.wake(address).map(|()| true),
+            Some(errno) => Err(errno),
+        }
+    }
+
+    fn wake(&mut self, page: usize) -> Result<bool, Errno> {
+        add(&self.shared.counters.faults_repeated, 1);
+        match self.uffd.wake(self.program.address(page)) {
+            // Unmapped: nobody waits there.
+            Ok(()) | Err(Errno::NOENT | Errno::INVAL) => Ok(true),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Memory for 1 to `most` pages: what is at hand, else new within the budget, else by eviction, else beyond it.
+    fn memory(&mut self, most: usize) -> Memory {
+        if let Some((first, count)) = self.ring.take_free(most) {
+            return Memory::Slots(first, count);
+        }
+        let room = self.budget.pages.saturating_sub(self.resident());
+        if room > 0 {
+            return Memory::New(room.min(most));
+        }
+        self.is_blocked = false;
+        self.make_free();
+        match self.ring.take_free(most) {
+            Some((first, count)) => Memory::Slots(first, count),
+            None => {
+                // If the system moves nothing at the moment, it will not take a new page either.
+                let over = usize::from(!self.is_blocked);
+                add(&self.shared.counters.pages_over_budget, over);
+                Memory::New(1)
+            }
+        }
+    }
+
+    fn arrived(&mut self, page: usize, count: usize) {
+        for page in page..page + count {
+            self.pages.put(page, Place::Present);
+        }
+    }
+
+    /// Drops the compressed form of a page.
+    pub(super) fn forget(&mut self, page: usize) {
+        // It fails for pages outside of the store only.
+        let _ = self.store.trim(index(page));
+        self.changes += 1;
+    }
+}
+
+/// The answer for a page that the store cannot read.
+const UNREADABLE: Done = Done {
+    pages: 0,
+    stopped: Some(Errno::IO),
+};
+
+pub(super) fn index(page: usize) -> PageIndex {
+    PageIndex(page as u64)
+}

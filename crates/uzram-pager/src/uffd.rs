@@ -1,0 +1,454 @@
+//! The kernel's userfaultfd: its messages, and what answers them. Needs Linux 6.8.
+//!
+//! One descriptor serves the program's range and the ring, so that every verb stops (`EAGAIN`) from the moment in which
+//! the program begins to unmap or discard until its message was read.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+use rustix::mm::UserfaultfdFlags;
+use uzram::{Error, ErrorKind, Result};
+
+use crate::mapping::{Mapping, PAGE_BYTES};
+
+/// Most messages that one read takes.
+pub(crate) const MESSAGES_MAX: usize = 16;
+
+/// The first descriptor that may be used: below are the standard streams, into which a panic's message goes.
+const DESCRIPTOR_MIN: i32 = 3;
+
+/// Numbers of `linux/userfaultfd.h`.
+const GROUP: u8 = 0xAA;
+const API: u64 = 0xAA;
+const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
+const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+const FEATURE_THREAD_ID: u64 = 1 << 8;
+const FEATURE_POISON: u64 = 1 << 14;
+const FEATURE_MOVE: u64 = 1 << 16;
+const FEATURES: u64 = FEATURE_EVENT_REMAP
+    | FEATURE_EVENT_REMOVE
+    | FEATURE_EVENT_UNMAP
+    | FEATURE_THREAD_ID
+    | FEATURE_POISON
+    | FEATURE_MOVE;
+const REGISTER_MISSING: u64 = 1;
+const MODE_DONTWAKE: u64 = 1;
+const EVENT_PAGEFAULT: u8 = 0x12;
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
+const FLAG_WRITE: u64 = 1;
+
+/// A message of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// A thread waits for the page at an address.
+    Fault {
+        address: u64,
+        is_write: bool,
+        thread: u32,
+    },
+    /// The program is about to discard these addresses.
+    Removed { start: u64, end: u64 },
+    /// The program has unmapped these addresses, or moved them away.
+    Unmapped { start: u64, end: u64 },
+}
+
+/// What became of a request for some pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Pages done, from the first on.
+    pub pages: usize,
+    /// Why not all. After some pages the reason is always `EAGAIN`.
+    pub stopped: Option<Errno>,
+}
+
+/// A descriptor of this thread. No other thread may use or close it.
+#[derive(Debug)]
+pub(crate) struct Uffd {
+    descriptor: OwnedFd,
+}
+
+impl Uffd {
+    /// Opens a descriptor that also serves system calls of the program.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] with what is missing or not permitted, and the remedy.
+    pub(crate) fn open() -> Result<Uffd> {
+        // Waiting needs a descriptor whose reads do not.
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+        // SAFETY: the call is safe, and this type keeps the descriptor to itself.
+        let descriptor = match unsafe { rustix::mm::userfaultfd(flags) } {
+            Ok(descriptor) => descriptor,
+            Err(refused) => open_device().map_err(|_| not_permitted(refused))?,
+        };
+        let descriptor = rustix::io::fcntl_dupfd_cloexec(descriptor, DESCRIPTOR_MIN)
+            .map_err(|errno| Error::new(ErrorKind::Io, "userfaultfd").with_source(errno))?;
+        let uffd = Uffd { descriptor };
+        let mut api = ApiRequest {
+            api: API,
+            features: FEATURES,
+            ioctls: 0,
+        };
+        uffd.call::<0x3F, _>(&mut api).map_err(|errno| {
+            let text =
+                "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE); use Linux 6.8 or newer";
+            Error::new(ErrorKind::Unsupported, text).with_source(errno)
+        })?;
+        Ok(uffd)
+    }
+
+    /// From now on faults in `mapping` wait for an answer.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn register(&self, mapping: &Mapping) -> Result<(), Errno> {
+        self.call::<0x00, _>(&mut RegisterRequest {
+            range: whole(mapping),
+            mode: REGISTER_MISSING,
+            ioctls: 0,
+        })
+    }
+
+    /// Ends what [`Uffd::register`] began. Those that wait try again.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn unregister(&self, mapping: &Mapping) -> Result<(), Errno> {
+        let mut range = whole(mapping);
+        let at = (&raw mut range).cast();
+        // SAFETY: the number is that of a request that reads this structure, of a range that `mapping` owns.
+        unsafe { self.request(opcode::read::<Range>(GROUP, 0x01), at) }
+    }
+
+    /// Puts the messages that are there into `messages`, which it empties before.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn read(&self, messages: &mut Vec<Message>) -> Result<(), Errno> {
+        let mut buffer = [[0; 32]; MESSAGES_MAX];
+        messages.clear();
+        let bytes = match rustix::io::read(&self.descriptor, buffer.as_flattened_mut()) {
+            Ok(bytes) => bytes,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(errno) => return Err(errno),
+        };
+        let read = buffer.iter().take(bytes / 32);
+        messages.extend(read.filter_map(Message::parse));
+        Ok(())
+    }
+
+    /// Waits until a message is there, or was: another answer may have woken its sender meanwhile.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn wait(&self) -> Result<(), Errno> {
+        let mut polled = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Moves `pages` pages from address `from` to the empty addresses from `to` on, and wakes those that wait there.
+    pub(crate) fn bring(&self, from: u64, to: u64, pages: usize) -> Done {
+        self.shift(from, to, pages, 0)
+    }
+
+    /// The same, where nobody waits.
+    pub(crate) fn take(&self, from: u64, to: u64, pages: usize) -> Done {
+        self.shift(from, to, pages, MODE_DONTWAKE)
+    }
+
+    fn shift(&self, from: u64, to: u64, pages: usize, mode: u64) -> Done {
+        let mut request = MoveRequest {
+            to,
+            from,
+            length: (pages * PAGE_BYTES) as u64,
+            mode,
+            moved: 0,
+        };
+        let result = self.call::<0x05, _>(&mut request);
+        done(result, request.moved, pages)
+    }
+
+    /// Puts copies of `bytes`, whole pages, at the empty addresses from `to` on, and wakes those that wait there.
+    pub(crate) fn copy(&self, bytes: &[u8], to: u64) -> Done {
+        let mut request = CopyRequest {
+            to,
+            from: bytes.as_ptr() as u64,
+            length: bytes.len() as u64,
+            mode: 0,
+            copied: 0,
+        };
+        let result = self.call::<0x03, _>(&mut request);
+        done(result, request.copied, bytes.len() / PAGE_BYTES)
+    }
+
+    /// Makes `pages` empty pages at `to` read as zeroes without memory, and wakes those that wait there.
+    pub(crate) fn zero(&self, to: u64, pages: usize) -> Done {
+        let mut request = RangeRequest::new(to, pages);
+        let result = self.call::<0x04, _>(&mut request);
+        done(result, request.done, pages)
+    }
+
+    /// Makes touching `pages` empty pages at `to` a SIGBUS, and wakes those that wait there.
+    pub(crate) fn poison(&self, to: u64, pages: usize) -> Done {
+        let mut request = RangeRequest::new(to, pages);
+        let result = self.call::<0x08, _>(&mut request);
+        done(result, request.done, pages)
+    }
+
+    /// Lets those that wait for the page at `address` try again.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn wake(&self, address: u64) -> Result<(), Errno> {
+        let mut range = Range {
+            start: address,
+            length: PAGE_BYTES as u64,
+        };
+        let at = (&raw mut range).cast();
+        // SAFETY: the number is that of a request that reads this structure; waking changes no memory.
+        unsafe { self.request(opcode::read::<Range>(GROUP, 0x02), at) }
+    }
+
+    /// A request that reads and changes `argument`.
+    fn call<const NUMBER: u8, T>(&self, argument: &mut T) -> Result<(), Errno> {
+        let at = (&raw mut *argument).cast();
+        // SAFETY: the structures of this file are those of the requests of their numbers. Their addresses are of
+        // mappings whose pages the pager owes to the program, and it answers for the content.
+        unsafe { self.request(opcode::read_write::<T>(GROUP, NUMBER), at) }
+    }
+
+    /// # Safety
+    /// `argument` is what the request reads and writes.
+    unsafe fn request(&self, opcode: Opcode, argument: *mut c_void) -> Result<(), Errno> {
+        let request = Request { opcode, argument };
+        // SAFETY: the caller's.
+        unsafe { rustix::ioctl::ioctl(self.descriptor.as_fd(), request) }
+    }
+}
+
+impl Message {
+    fn parse(bytes: &[u8; 32]) -> Option<Message> {
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let range = |start: u64, end: u64| (start, end);
+        match bytes[0] {
+            EVENT_PAGEFAULT => Some(Message::Fault {
+                address: word(16),
+                is_write: word(8) & FLAG_WRITE != 0,
+                thread: word(24) as u32,
+            }),
+            EVENT_REMOVE => {
+                let (start, end) = range(word(8), word(16));
+                Some(Message::Removed { start, end })
+            }
+            EVENT_UNMAP => {
+                let (start, end) = range(word(8), word(16));
+                Some(Message::Unmapped { start, end })
+            }
+            EVENT_REMAP => {
+                let (start, length) = range(word(8), word(24));
+                let end = start.saturating_add(length);
+                Some(Message::Unmapped { start, end })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[repr(C)]
+struct ApiRequest {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    length: u64,
+}
+
+#[repr(C)]
+struct RegisterRequest {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct CopyRequest {
+    to: u64,
+    from: u64,
+    length: u64,
+    mode: u64,
+    copied: i64,
+}
+
+#[repr(C)]
+struct MoveRequest {
+    to: u64,
+    from: u64,
+    length: u64,
+    mode: u64,
+    moved: i64,
+}
+
+/// Of zeroing and of poisoning.
+#[repr(C)]
+struct RangeRequest {
+    range: Range,
+    mode: u64,
+    done: i64,
+}
+
+impl RangeRequest {
+    fn new(start: u64, pages: usize) -> RangeRequest {
+        let length = (pages * PAGE_BYTES) as u64;
+        RangeRequest {
+            range: Range { start, length },
+            mode: 0,
+            done: 0,
+        }
+    }
+}
+
+/// A request whose answer comes in its argument.
+struct Request {
+    opcode: Opcode,
+    argument: *mut c_void,
+}
+
+// SAFETY: passes number and argument on; who makes one vouches that they fit.
+unsafe impl Ioctl for Request {
+    type Output = ();
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.argument
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+fn whole(mapping: &Mapping) -> Range {
+    Range {
+        start: mapping.address(0),
+        length: (mapping.pages() * PAGE_BYTES) as u64,
+    }
+}
+
+/// The kernel counts bytes, or tells the error in place of them.
+fn done(result: Result<(), Errno>, bytes: i64, pages: usize) -> Done {
+    match result {
+        Ok(()) => Done {
+            pages,
+            stopped: None,
+        },
+        Err(errno) => Done {
+            pages: usize::try_from(bytes).unwrap_or(0) / PAGE_BYTES,
+            stopped: Some(errno),
+        },
+    }
+}
+
+/// The other way in, since Linux 6.1: the right to open a file.
+fn open_device() -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty())?;
+    // SAFETY: USERFAULTFD_IOC_NEW takes the flags of the descriptor as its value and reads no memory.
+    unsafe { rustix::ioctl::ioctl(device, NewRequest) }
+}
+
+struct NewRequest;
+
+// SAFETY: the request's value is flags, and its answer a new descriptor.
+unsafe impl Ioctl for NewRequest {
+    type Output = OwnedFd;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::none(GROUP, 0x00)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::without_provenance_mut((OFlags::CLOEXEC | OFlags::NONBLOCK).bits() as usize)
+    }
+
+    unsafe fn output_from_ptr(answer: IoctlOutput, _: *mut c_void) -> Result<OwnedFd, Errno> {
+        use std::os::fd::FromRawFd;
+        // SAFETY: the request succeeded, so its answer is a descriptor that nobody owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(answer) })
+    }
+}
+
+fn not_permitted(refused: Errno) -> Error {
+    let text = match refused {
+        Errno::NOSYS => {
+            "this kernel has no userfaultfd; use one with CONFIG_USERFAULTFD, Linux 6.8 or newer"
+        }
+        _ => {
+            "userfaultfd is not permitted; as root: `sysctl vm.unprivileged_userfaultfd=1`, or let this user read and \
+             write /dev/userfaultfd; in a container also add to its seccomp profile: \
+             {\"names\": [\"userfaultfd\"], \"action\": \"SCMP_ACT_ALLOW\"}"
+        }
+    };
+    Error::new(ErrorKind::Unsupported, text).with_source(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structures_have_the_sizes_that_the_numbers_of_the_requests_say() {
+        assert_eq!(opcode::read_write::<ApiRequest>(GROUP, 0x3F), 0xC018_AA3F);
+        assert_eq!(opcode::read_write::<RegisterRequest>(GROUP, 0), 0xC020_AA00);
+        assert_eq!(opcode::read::<Range>(GROUP, 1), 0x8010_AA01);
+        assert_eq!(opcode::read_write::<CopyRequest>(GROUP, 3), 0xC028_AA03);
+        assert_eq!(opcode::read_write::<RangeRequest>(GROUP, 4), 0xC020_AA04);
+        assert_eq!(opcode::read_write::<MoveRequest>(GROUP, 5), 0xC028_AA05);
+    }
+
+    #[test]
+    fn messages_of_the_kernel_are_read_and_unknown_ones_passed_over() {
+        let message = |event: u8, words: [u64; 3]| {
+            let mut bytes = [0; 32];
+            bytes[0] = event;
+            for (at, word) in words.iter().enumerate() {
+                bytes[8 * (at + 1)..8 * (at + 2)].copy_from_slice(&word.to_ne_bytes());
+            }
+            Message::parse(&bytes)
+        };
+        let fault = Message::Fault {
+            address: 0x7000,
+            is_write: true,
+            thread: 9,
+        };
+        assert_eq!(message(EVENT_PAGEFAULT, [1, 0x7000, 9]), Some(fault));
+        let (start, end) = (0x1000, 0x3000);
+        let removed = Message::Removed { start, end };
+        assert_eq!(message(EVENT_REMOVE, [0x1000, 0x3000, 0]), Some(removed));
+        let gone = Message::Unmapped { start, end };
+        assert_eq!(message(EVENT_REMAP, [0x1000, 0x9000, 0x2000]), Some(gone));
+        assert_eq!(message(EVENT_UNMAP, [0x1000, 0x3000, 0]), Some(gone));
+        assert_eq!(message(0x13, [0; 3]), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! Compressed memory as a program sees it. Each test runs in a process of its own with a time limit, so that a touch that
+//! is never answered fails a test and does not block it.
+
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
+mod budget;
+mod failure;
+mod model;
+mod system;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use uzram::{ErrorKind, StoreBuilder};
+use uzram_pager::CompressedMemory;
+
+const PAGE: usize = 4096;
+/// The longest that a test's process may take, many times what it takes.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Tells a process which test's body it is to run.
+const BODY: &str = "UZRAM_PAGER_TEST";
+
+/// Runs `body` in a process of its own. It must succeed.
+fn apart(name: &str, body: fn()) {
+    if let Some((status, output)) = run(name, body) {
+        assert!(status.success(), "{name}: {status}\n{output}");
+        // What was left out shows in this process's output.
+        output
+            .lines()
+            .filter(|line| line.contains("skipped"))
+            .for_each(|line| println!("{line}"));
+    }
+}
+
+/// Runs `body` in a process of its own. `signal` must end it, unless the system has no userfaultfd.
+fn killed_by(signal: i32, name: &str, body: fn()) {
+    if let Some((status, output)) = run(name, body) {
+        let is_skipped = status.success() && output.contains("skipped");
+        assert!(
+            is_skipped || status.signal() == Some(signal),
+            "{name}: {status}\n{output}"
+        );
+    }
+}
+
+/// Runs this very test again as a process, or `body` if this is that process.
+fn run(name: &str, body: fn()) -> Option<(ExitStatus, String)> {
+    if std::env::var(BODY).as_deref() == Ok(name) {
+        body();
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("output");
+    let output = std::fs::File::create(&path).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(BODY, name)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().unwrap())
+        .stderr(output)
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + LIMIT;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > end {
+            child.kill().unwrap();
+            break child.wait().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    Some((
+        status,
+        String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned(),
+    ))
+}
+
+/// Memory of `pages` pages, unless the system has no userfaultfd that moves pages: then says so.
+fn memory(pages: usize, budget_pages: usize) -> Option<CompressedMemory> {
+    with_store(pages, budget_pages, uzram::Store::builder())
+}
+
+fn with_store(pages: usize, budget_pages: usize, store: StoreBuilder) -> Option<CompressedMemory> {
+    match CompressedMemory::with_store(pages * PAGE, budget_pages * PAGE, store) {
+        Ok(memory) => Some(memory),
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Waits until `holds` of `memory`.
+fn until(memory: &CompressedMemory, what: &str, holds: impl Fn(&CompressedMemory) -> bool) {
+    let end = Instant::now() + LIMIT / 2;
+    while !holds(memory) {
+        assert!(
+            Instant::now() < end,
+            "never: {what}: {:?}",
+            memory.statistics()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether each page of `bytes`, which start at a page, is in memory by the system's account.
+fn present(bytes: &[u8]) -> Vec<bool> {
+    let mut flags = vec![0u8; bytes.len().div_ceil(PAGE)];
+    let at = bytes.as_ptr().cast_mut().cast();
+    // SAFETY: one byte per page of a range that is mapped.
+    let result = unsafe { libc::mincore(at, bytes.len(), flags.as_mut_ptr()) };
+    assert_eq!(result, 0);
+    flags.iter().map(|flag| flag & 1 == 1).collect()
+}
+
+/// Discards whole pages, as an allocator does.
+fn discard(bytes: &mut [u8], advice: i32) {
+    assert!(bytes.as_ptr().addr().is_multiple_of(PAGE) && bytes.len().is_multiple_of(PAGE));
+    // SAFETY: the range is borrowed for writing, and any content of it is valid.
+    let result = unsafe { libc::madvise(bytes.as_mut_ptr().cast(), bytes.len(), advice) };
+    assert_eq!(result, 0);
+}
+
+/// Fills a page with words that tell the page from others, and shrink to about half.
+fn mark(page: &mut [u8], seed: u64) {
+    let mut rng = uzram_testkit::Rng::new(seed);
+    for words in page.chunks_exact_mut(16) {
+        let word = rng.next().to_le_bytes();
+        words[..8].copy_from_slice(&word);
+        words[8..].copy_from_slice(&seed.to_le_bytes());
+    }
+}
+
+fn marked(seed: u64) -> Vec<u8> {
+    let mut page = vec![0; PAGE];
+    mark(&mut page, seed);
+    page
+}

@@ -1,0 +1,121 @@
+//! The configuration of a device, and the store that is made from it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use uzram::{Compression, ErrorKind, Parameters, Store, Unit};
+use uzram_frontends::nbd::Endpoint;
+
+use super::kind::DeviceKind;
+use crate::attachment::Attach;
+use crate::error::{Error, Result};
+use crate::swap;
+use crate::tls::TlsOptions;
+
+/// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
+pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
+
+/// The configuration of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// Its name; `None` takes the first free `uzram0`, `uzram1`, …
+    pub name: Option<String>,
+    /// The kind of its data's place.
+    pub kind: DeviceKind,
+    /// The file of its data, for kinds that have one.
+    pub path: Option<PathBuf>,
+    /// Its size in bytes, rounded up to a unit; 0 for the size of an existing file.
+    pub size_bytes: u64,
+    /// The codec; `None` takes the default.
+    pub algorithm: Option<String>,
+    /// The codec's parameters.
+    pub parameters: Parameters,
+    /// The pool; `None` takes the default.
+    pub pool: Option<String>,
+    /// The page that is compressed at once.
+    pub unit: Unit,
+    /// Limit on memory for compressed pages, in bytes; 0 for none.
+    pub mem_limit_bytes: u64,
+    /// Whether pages are checked when they are read back.
+    pub checksum: bool,
+    /// The address at which it is served. `None` takes the sockets that the server was started
+    /// with, if there are any, else `NAME.nbd` in the state directory.
+    pub endpoint: Option<Endpoint>,
+    /// Whether an endpoint may be one that other machines reach without TLS.
+    pub insecure: bool,
+    /// TLS at that address.
+    pub tls: TlsOptions,
+    /// The way in which clients reach it.
+    pub attach: Attach,
+    /// Whether it is swapped to. Writing to it must then never wait for memory to be freed.
+    pub for_swap: bool,
+}
+
+impl Default for DeviceConfig {
+    /// A device of no size, which is refused, with the defaults of everything else.
+    fn default() -> DeviceConfig {
+        DeviceConfig {
+            name: None,
+            kind: DeviceKind::Zram,
+            path: None,
+            size_bytes: 0,
+            algorithm: None,
+            parameters: Parameters::default(),
+            pool: None,
+            unit: Unit::DEFAULT,
+            mem_limit_bytes: 0,
+            checksum: false,
+            endpoint: None,
+            insecure: false,
+            tls: TlsOptions::default(),
+            attach: Attach::Nbd,
+            for_swap: false,
+        }
+    }
+}
+
+impl DeviceConfig {
+    pub(crate) fn algorithm(&self) -> &str {
+        self.algorithm.as_deref().unwrap_or(uzram::algorithms()[0])
+    }
+
+    /// Makes the store; `compression` may be shared with other devices.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a size outside the address space, [`ErrorKind::UnknownName`]
+    /// for a pool that does not exist, [`ErrorKind::NoMemory`].
+    pub(crate) fn build(&self, compression: Arc<Compression>) -> Result<Store> {
+        check_size(self.size_bytes)?;
+        let store = Store::builder()
+            .size(self.size_bytes)
+            .compression(compression)
+            .unit(self.unit)
+            .pool(self.pool.as_deref().unwrap_or(uzram::pools()[0]))
+            .mem_limit(self.mem_limit_bytes)
+            .checksum(self.checksum)
+            .spare(self.spare_bytes())
+            .build()?;
+        Ok(store)
+    }
+
+    fn spare_bytes(&self) -> u64 {
+        match self.for_swap {
+            true => swap::spare_bytes(self.size_bytes),
+            false => 0,
+        }
+    }
+}
+
+pub(crate) fn check_size(size_bytes: u64) -> Result<()> {
+    if (1..=DEVICE_BYTES_MAX).contains(&size_bytes) {
+        return Ok(());
+    }
+    let most = DEVICE_BYTES_MAX >> 40;
+    let text = match size_bytes {
+        0 => "size 0: nothing; the smallest device is one page, 4K".to_owned(),
+        _ => format!(
+            "size {size_bytes}: over the address space of a process; a device is at most {most}T"
+        ),
+    };
+    Err(Error::new(ErrorKind::InvalidInput, text))
+}

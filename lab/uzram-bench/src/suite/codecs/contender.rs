@@ -1,0 +1,72 @@
+//! The sides of the suite: a codec behind the engine's interface, a library alone, a copy.
+
+use uzram::{Compression, Compressor, Decompressor, Unit};
+
+use crate::error::Result;
+
+/// A side: it compresses a page and restores it.
+pub(super) trait Contender: Send {
+    /// The variant's name in reports.
+    fn name(&self) -> &str;
+
+    /// Compresses `page` into `packed`, two pages long, and returns the length in bytes.
+    fn compress(&mut self, page: &[u8], packed: &mut [u8]) -> Option<usize>;
+
+    /// Fills `page` from what `compress` made; `None` if that is malformed.
+    fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()>;
+}
+
+/// A codec as the store calls it.
+pub(super) struct Engine {
+    name: String,
+    compressor: Box<dyn Compressor>,
+    decompressor: Decompressor,
+}
+
+impl Engine {
+    pub(super) fn new(algorithm: &str) -> Result<Engine> {
+        let compression = Compression::new(algorithm, Unit::DEFAULT)?;
+        let codec = compression.codec();
+        Ok(Engine {
+            name: algorithm.to_owned(),
+            compressor: codec.compressor(Unit::DEFAULT)?,
+            decompressor: codec.decompressor(Unit::DEFAULT)?,
+        })
+    }
+}
+
+impl Contender for Engine {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn compress(&mut self, page: &[u8], packed: &mut [u8]) -> Option<usize> {
+        self.compressor.compress(page, packed)
+    }
+
+    fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
+        let result = match &mut self.decompressor {
+            Decompressor::Shared(shared) => shared.decompress(packed, page),
+            Decompressor::Stateful(state) => state.decompress(packed, page),
+        };
+        result.ok()
+    }
+}
+
+/// The floor: the page as it is.
+pub(super) struct Copy;
+
+impl Contender for Copy {
+    fn name(&self) -> &str {
+        "memcpy"
+    }
+
+    fn compress(&mut self, page: &[u8], packed: &mut [u8]) -> Option<usize> {
+        packed.get_mut(..page.len())?.copy_from_slice(page);
+        Some(page.len())
+    }
+
+    fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
+        (packed.len() == page.len()).then(|| page.copy_from_slice(packed))
+    }
+}
