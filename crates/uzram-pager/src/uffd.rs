@@ -128,7 +128,9 @@ impl Uffd {
         unsafe { self.request(opcode::read::<Range>(GROUP, 0x01), at) }
     }
 
-    /// Puts the messages that are there into `messages`, which it empties before.
+    /// Puts the messages that are there into `messages`, which it empties before: faults last, else in their order.
+    ///
+    /// A thread that discards or unmaps runs on as soon as its message is read. Every verb after that must know of it.
     ///
     /// # Errors
     /// The system's.
@@ -142,6 +144,7 @@ impl Uffd {
         };
         let read = buffer.iter().take(bytes / 32);
         messages.extend(read.filter_map(Message::parse));
+        faults_last(messages);
         Ok(())
     }
 
@@ -235,6 +238,10 @@ impl Uffd {
         // SAFETY: the caller's.
         unsafe { rustix::ioctl::ioctl(self.descriptor.as_fd(), request) }
     }
+}
+
+fn faults_last(messages: &mut [Message]) {
+    messages.sort_by_key(|message| matches!(message, Message::Fault { .. }));
 }
 
 impl Message {
@@ -425,6 +432,21 @@ mod tests {
         assert_eq!(opcode::read_write::<CopyRequest>(GROUP, 3), 0xC028_AA03);
         assert_eq!(opcode::read_write::<RangeRequest>(GROUP, 4), 0xC020_AA04);
         assert_eq!(opcode::read_write::<MoveRequest>(GROUP, 5), 0xC028_AA05);
+    }
+
+    #[test]
+    fn changes_of_the_mappings_come_before_faults_that_were_read_with_them() {
+        let fault = |thread| Message::Fault {
+            address: 0x7000,
+            is_write: true,
+            thread,
+        };
+        let (start, end) = (0x1000, 0x3000);
+        let removed = Message::Removed { start, end };
+        let unmapped = Message::Unmapped { start, end };
+        let mut messages = [fault(1), removed, fault(2), unmapped, removed];
+        faults_last(&mut messages);
+        assert_eq!(messages, [removed, unmapped, removed, fault(1), fault(2)]);
     }
 
     #[test]
