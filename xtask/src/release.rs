@@ -14,8 +14,8 @@ use crate::{builds, workspace};
 /// Most keywords of a crate, and most characters of one, that a registry accepts.
 const KEYWORDS_MAX: usize = 5;
 const KEYWORD_CHARACTERS_MAX: usize = 20;
-/// The texts of both licences, which each package carries: links to those at the root, in whose place cargo
-/// puts the files.
+/// The texts of both licences, which each package carries: copies of those at the root, since links
+/// do not survive every way in which a source tree is passed on.
 const LICENSES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 /// Every crate is built from its package.
 const PACKAGE_LIMIT: Duration = Duration::from_secs(1800);
@@ -141,7 +141,7 @@ fn license_fault(member: &Value, file: &str) -> Option<String> {
     match std::fs::read(manifest.with_file_name(file)) {
         Ok(own) if own == whole => None,
         Ok(_) => Some(format!("{file}: differs from the one at the root")),
-        Err(_) => Some(format!("{file}: no such file; link to the one at the root")),
+        Err(_) => Some(format!("{file}: no such file; copy the one at the root")),
     }
 }
 

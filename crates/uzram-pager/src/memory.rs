@@ -143,7 +143,7 @@ impl CompressedMemory {
         Ok(())
     }
 
-    /// What happened so far, and how much memory is where.
+    /// The counters of faults, evictions and memory so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let counters = &self.shared.counters;

@@ -1,4 +1,4 @@
-//! What happened to the pages, in numbers. The pager's thread counts, any thread reads.
+//! Counters of pages and faults. The pager's thread counts, any thread reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -61,7 +61,7 @@ pub(crate) enum Message {
     Unmapped { start: u64, end: u64 },
 }
 
-/// What became of a request for some pages.
+/// The outcome of a request for some pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Pages done, from the first on.

@@ -1,4 +1,4 @@
-//! What the pages of a corpus are made of, in words and bytes: the facts that the format rests on.
+//! Statistics of a corpus's pages, in words and bytes: the facts that the format rests on.
 //!
 //! `cargo run --release -p uzram-words --example statistics -- FILE…` with files of whole 4 KiB pages.
 

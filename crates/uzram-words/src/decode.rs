@@ -33,7 +33,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What stands at the head of a page.
+/// The head of a compressed page: its planes and counts.
 pub(crate) struct Head {
     pub(crate) planes: [Plane; 2],
     pub(crate) copies: usize,

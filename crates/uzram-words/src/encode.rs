@@ -20,7 +20,7 @@ pub(crate) const LEAD: usize = 2 * LANES;
 pub(crate) type Table = [u64; 1 << TABLE_BITS];
 pub(crate) type Room = [u8; ROOM_BYTES];
 
-/// What the encoder keeps while it works on a page.
+/// The encoder's memory while it works on a page.
 #[repr(C, align(64))]
 pub(crate) struct Scratch {
     /// The words that were coded in full, behind [`LEAD`] zeroes.
@@ -32,7 +32,7 @@ pub(crate) struct Scratch {
     pub(crate) copies: [u8; PAGE_WORDS + 64],
     /// The same of near references.
     pub(crate) nears: [u8; PAGE_WORDS + 64],
-    /// What the versions that look up many words at once keep between their passes.
+    /// Kept between passes by the versions that look up many words at once.
     pub(crate) products: [u64; PAGE_WORDS],
     pub(crate) entries: [u64; PAGE_WORDS],
     pub(crate) places: [u16; PAGE_WORDS],
@@ -42,7 +42,7 @@ pub(crate) struct Scratch {
     pub(crate) changes: [u8; PAGE_WORDS + 64],
     /// How each near reference differs from its word.
     pub(crate) deltas: [u16; PAGE_WORDS + 32],
-    /// Which bytes of each coded word are not zero.
+    /// A bit for each byte of each coded word: set where it is not zero.
     pub(crate) masks: [u8; PAGE_WORDS + 64],
 }
 

@@ -1,4 +1,5 @@
-//! Which version of the code runs: what the CPU has, less what the environment masks.
+//! The choice of the version of the code that runs: the best that the CPU has and the environment
+//! does not mask.
 
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 use crate::{avx2, avx512};

@@ -8,7 +8,7 @@ use uzram_words::{Decoder, Encoder, Error, Level, PAGE_BYTES, Version, bound};
 const LEVELS: [Level; 2] = [Level::Fast, Level::Dense];
 const UNITS_BYTES: [usize; 3] = [4096, 16384, 65536];
 
-/// What every version makes of `unit`, after it came back through all of them.
+/// `unit` packed, alike by every version, and unpacked again by all of them.
 fn pack(level: Level, unit: &[u8]) -> Vec<u8> {
     let mut first: Option<Vec<u8>> = None;
     for version in Version::all() {
@@ -28,7 +28,7 @@ fn pack(level: Level, unit: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// What every version makes of `packed`, between canaries and over different old bytes.
+/// `packed` unpacked, alike by every version, between canaries and over different old bytes.
 fn unpack(packed: &[u8], unit_bytes: usize) -> Result<Vec<u8>, Error> {
     let mut first: Option<Result<Vec<u8>, Error>> = None;
     // An exact allocation, so that a sanitizer sees a read past its end.

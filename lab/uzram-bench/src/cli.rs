@@ -116,32 +116,32 @@ const JOBS_EXAMPLES: &str = "Examples:
   uzram-bench jobs --iozone '-t 4 -r 16K -s 64M -I -+Z' --on engine --on nbd
   uzram-bench jobs --fio 'rw=randrw bs=4k size=64m numjobs=2 buffer_compress_percentage=50' --on /dev/ram0";
 
-/// What the suite `jobs` takes.
+/// Arguments of the suite `jobs`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct JobsSuiteArgs {
-    /// What every suite takes
+    /// Arguments of every suite
     #[command(flatten)]
     pub suite: SuiteArgs,
-    /// Which jobs, and where
+    /// The jobs, and where they run
     #[command(flatten)]
     pub jobs: jobs::JobsArgs,
 }
 
-/// What the suite `devices` takes.
+/// Arguments of the suite `devices`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DevicesSuiteArgs {
-    /// What every suite takes
+    /// Arguments of every suite
     #[command(flatten)]
     pub suite: SuiteArgs,
-    /// Which parts
+    /// The parts that run
     #[command(flatten)]
     pub devices: devices::DevicesArgs,
 }
 
-/// What the suite `iopaths` takes.
+/// Arguments of the suite `iopaths`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct IopathsArgs {
-    /// What every suite takes
+    /// Arguments of every suite
     #[command(flatten)]
     pub suite: SuiteArgs,
     /// The swapping program

@@ -248,7 +248,7 @@ fn suites_scales_and_threads_that_cannot_be_are_refused() {
     }
 }
 
-/// What swapping can be seen by: swap areas, loop devices over a file in `folder`, cgroups, settings.
+/// Traces of swapping: swap areas, loop devices over a file in `folder`, cgroups, settings.
 #[derive(Debug, PartialEq)]
 struct Traces {
     swaps: String,

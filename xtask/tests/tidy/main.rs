@@ -103,6 +103,11 @@ fn relative_links_lead_somewhere() {
 }
 
 #[test]
+fn docs_begin_with_their_subject() {
+    assert_none(&text::subjects(&Tree::load()));
+}
+
+#[test]
 fn commands_in_the_readme_exist() {
     assert_none(&commands::unknown(
         &Tree::load(),

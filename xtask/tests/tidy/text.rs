@@ -1,6 +1,9 @@
-//! Texts: their links lead to existing files and headings.
+//! Texts: their links lead to existing files and headings, and docs begin with their subject.
 
 use crate::tree::{Tree, root};
+
+/// Words that a sentence of a doc does not begin with: the thing meant has a name.
+const NO_SUBJECTS: [&str; 4] = ["what", "which", "who", "whose"];
 
 /// Relative links of Markdown files to files or headings that do not exist.
 pub fn links(tree: &Tree) -> Vec<String> {
@@ -72,6 +75,54 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
                 .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
             kept.map(|c| if c == ' ' { '-' } else { c }).collect()
         })
+}
+
+/// Docs, and sentences at the start of a line of one, that begin with a question word. A line that
+/// continues a sentence may.
+pub fn subjects(tree: &Tree) -> Vec<String> {
+    let mut violations = Vec::new();
+    for file in tree.rust("") {
+        let mut goes_on = false;
+        for (index, line) in file.text.lines().enumerate() {
+            let doc = doc(line);
+            let first = doc.and_then(|doc| doc.split_whitespace().next());
+            let first = first.unwrap_or_default();
+            let begins = !goes_on || first.starts_with(char::is_uppercase);
+            if begins && NO_SUBJECTS.contains(&first.to_lowercase().as_str()) {
+                let place = format!("{}:{}", file.path, index + 1);
+                violations.push(format!("{place}: begins with {first}; name the thing"));
+            }
+            goes_on = !first.is_empty();
+        }
+    }
+    violations
+}
+
+/// The text of a line of documentation.
+fn doc(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    line.strip_prefix("//!")
+        .or_else(|| line.strip_prefix("///"))
+}
+
+#[test]
+fn a_doc_without_a_subject_is_caught() {
+    let caught = |text: &str| subjects(&Tree::planted(&[("a.rs", text)])).len();
+    for word in ["What", "Which", "Who", "Whose", "what"] {
+        assert_eq!(caught(&format!("//! {word} it does.\n")), 1, "{word}");
+        assert_eq!(caught(&format!("    /// {word} it does.\n")), 1, "{word}");
+        let second = format!("/// A thing.\n///\n/// {word} it does.\n");
+        assert_eq!(caught(&second), 1, "{word}");
+    }
+    assert_eq!(caught("/// # Errors\n/// What failed.\n"), 1);
+    assert_eq!(
+        caught("/// The pages, and\n/// which of them are idle.\n"),
+        0
+    );
+    assert_eq!(
+        caught("/// Whatever it is.\n// What a comment may say.\n"),
+        0
+    );
 }
 
 #[test]

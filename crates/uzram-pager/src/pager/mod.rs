@@ -39,7 +39,7 @@ const SLOTS_MIN: usize = 32;
 /// The ring's share of the budget, as a divisor.
 const SLOTS_PART: usize = 8;
 
-/// What the pager shares with the program's threads.
+/// State that the pager shares with the program's threads.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub counters: Counters,

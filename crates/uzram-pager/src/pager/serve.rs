@@ -13,7 +13,7 @@ use crate::mapping::PAGE_BYTES;
 use crate::statistics::add;
 use crate::uffd::Done;
 
-/// What a fresh page has.
+/// The content of fresh pages.
 static ZEROES: [u8; AROUND_MAX * PAGE_BYTES] = [0; AROUND_MAX * PAGE_BYTES];
 
 /// Memory for pages that come.
@@ -229,7 +229,7 @@ impl Pager {
         add(&self.shared.counters.pages_poisoned, 1);
     }
 
-    /// What follows from the attempt to bring `page` and some behind it.
+    /// Handles the outcome of an attempt to bring `page` and some behind it.
     fn finish(&mut self, page: usize, done: Done) -> Result<bool, Errno> {
         match done.stopped {
             _ if done.pages > 0 => Ok(true),

@@ -1,4 +1,4 @@
-//! What fails, and what a program sees then: never zeroes in place of bytes.
+//! Failures, and what a program sees then: never zeroes in place of bytes.
 
 use std::os::unix::fs::FileExt;
 
@@ -9,7 +9,7 @@ use uzram_pager::CompressedMemory;
 
 use super::{PAGE, apart, killed_by, mark, marked, present, until, with_store};
 
-/// What the codec below does with a page that begins so.
+/// The codec below panics at a page that begins so.
 const PANIC: u64 = u64::from_le_bytes(*b"panic!!!");
 const DAMAGE: u64 = u64::from_le_bytes(*b"damaged!");
 

@@ -1,4 +1,4 @@
-//! What else a program and the system do with the range: forks, mappings, pins.
+//! Other uses of the range by a program and the system: forks, mappings, pins.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;

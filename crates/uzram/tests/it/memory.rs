@@ -100,7 +100,7 @@ fn a_reset_gives_the_tables_back_too() {
     measure("reset");
 }
 
-/// What a pool needs to know where its blocks are goes back with them.
+/// The memory of a pool's tables of blocks goes back with the blocks.
 #[test]
 fn a_reset_gives_the_pools_tables_back_too() {
     measure("blocks");
@@ -491,7 +491,7 @@ fn reset() {
     assert!(over >= TABLES_BYTES, "{over} bytes of tables");
 }
 
-/// What the heap keeps of freed entries is the process's, so only the statistics tell of these.
+/// The heap keeps freed entries for the process, so only the statistics tell of them.
 fn blocks() {
     const PAGES: u64 = 96 << 10;
     const SAID_MAX: u64 = 64 << 10;

@@ -100,7 +100,7 @@ impl Kernel {
     /// A further device; `None` where the kernel makes none, or not for this user.
     ///
     /// # Errors
-    /// What the kernel says that is no number.
+    /// The kernel's answer where it is not a number.
     fn make(&self) -> Result<Option<Made>, String> {
         let path = self.control.join("hot_add");
         let Ok(text) = fs::read_to_string(&path) else {
@@ -442,7 +442,7 @@ mod tests {
         );
     }
 
-    /// What cannot be used does not stay.
+    /// A device that cannot be used does not stay.
     #[test]
     fn a_device_that_was_made_in_vain_is_removed() {
         let (_folder, kernel) = kernel(&[]);

@@ -17,7 +17,7 @@ use crate::cpu_time::CpuTime;
 use crate::error::{Error, Result};
 use crate::stop::Stop;
 
-/// What fio says when it fails is shown up to here, in characters.
+/// Length to which fio's message of a failure is shown, in characters.
 const WORDS_MAX: usize = 300;
 /// How often a running fio is looked at.
 const LOOK_AFTER: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ pub(crate) fn missing() -> Option<String> {
 /// Has fio do `job`, which came from fio's words, on the file or device at `path`.
 ///
 /// # Errors
-/// What fio says, in a line; [`Error::Interrupted`].
+/// fio's message, in a line; [`Error::Interrupted`].
 pub(crate) fn run(job: &Job, path: &Path, stop: &Stop) -> Result<Outcome> {
     let mut command = on(path);
     command.args(fio::arguments(job));
@@ -98,7 +98,7 @@ pub(crate) fn output_unless_stopped(child: Child, stop: &Stop) -> io::Result<Out
     })
 }
 
-/// What a group's report says; `None` for a report of another form.
+/// The outcome in a group's report; `None` for a report of another form.
 fn outcome(group: &Value, job: &Job) -> Option<Outcome> {
     let rate = |side: &str| {
         let operations_per_second = group[side]["iops"].as_f64()?;

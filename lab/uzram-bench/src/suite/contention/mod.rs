@@ -172,10 +172,10 @@ pub(crate) fn measure(
     (cells, measured)
 }
 
-/// What the two suites take.
+/// Arguments of the two suites.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ContentionArgs {
-    /// What every suite takes
+    /// Arguments of every suite
     #[command(flatten)]
     pub suite: crate::args::SuiteArgs,
     /// Disks and files so many times smaller than published, 1 to 512. Default: streams 64, with

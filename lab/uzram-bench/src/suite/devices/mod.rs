@@ -48,7 +48,7 @@ pub(crate) const SUITE: Suite<DevicesArgs> = Suite {
     },
 };
 
-/// What the suite can be asked besides.
+/// Arguments of this suite alone.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct DevicesArgs {
     /// A part of the suite; repeatable. Default: all
@@ -72,7 +72,7 @@ pub enum Part {
     SwapBusy,
 }
 
-/// What this program was started again for.
+/// Runs the part of the suite for which this program was started again, if it was.
 pub(crate) fn child(args: &DevicesArgs) -> Option<Result<()>> {
     swap::child(args.swap_program.as_deref())
 }

@@ -1,4 +1,4 @@
-//! What was published or aimed at, against what was measured.
+//! Published figures and aims, against what was measured.
 //!
 //! A claim stands or falls only where all runs agree; else nothing is concluded. Of the published
 //! orderings each pair is judged by itself, by the difference within each run.

@@ -22,7 +22,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// What was published of an allocator.
+    /// The published figure of an allocator.
     pub(super) fn published_of(&self, allocator: &str) -> Option<f64> {
         let table = Table::allocators();
         let of = |field| table.find(&[("allocator", allocator)], [field]).pop();

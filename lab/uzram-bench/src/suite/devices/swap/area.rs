@@ -1,4 +1,4 @@
-//! What is swapped to: set up as its users would, and taken down again, for each turn anew.
+//! Swap areas: set up as their users would, and taken down again, for each turn anew.
 //!
 //! Ours is `uzram up --swap` and `uzram down`, in a process group of their own: Ctrl-C ends the
 //! program that swaps, and then the swap is taken down in order.
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// What a reader has to know of it, while it is in use.
+    /// A note for the reader of its figures, made while it is in use.
     pub(super) fn note(self, variant: &str) -> Option<String> {
         let Kind::Uzram { zswap: true, .. } = self else {
             return None;
@@ -60,7 +60,7 @@ impl Kind {
     /// Starts swapping to a new one of this size.
     ///
     /// # Errors
-    /// What is missing for it.
+    /// The thing that is missing for it.
     pub(super) fn on(self, algorithm: &str, bytes: u64) -> Result<Area> {
         match self {
             Kind::Uzram { zswap, is_niced } => {
@@ -163,7 +163,7 @@ impl Drop for SwapOn {
     }
 }
 
-/// What the machine swaps to, if it does.
+/// The swap area that the machine already uses, if any.
 pub(super) fn other_swap() -> Option<String> {
     let table = fs::read_to_string(Path::new("/proc/swaps")).unwrap_or_default();
     let line = table.lines().nth(1)?;

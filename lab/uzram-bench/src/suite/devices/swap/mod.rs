@@ -37,14 +37,14 @@ const FREE_FACTOR: u64 = 4;
 const BUSY_RUNS: usize = 10;
 const METRICS: [Metric; 3] = [("allocation", "s"), ("two_scans", "s"), ("touches", "s")];
 
-/// What the program is measured beside.
+/// The load beside which the program is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beside {
     Nothing,
     BusyLoops,
 }
 
-/// What the hidden option asks for, if it does.
+/// Runs the swapping program if the hidden option asks for it.
 pub(super) fn child(option: Option<&str>) -> Option<Result<()>> {
     option.map(program::child)
 }

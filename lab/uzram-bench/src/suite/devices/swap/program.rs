@@ -35,7 +35,7 @@ pub(super) type Seconds = [f64; 3];
 /// Runs the program with `bytes` of strings in the cgroup that has this file of processes.
 ///
 /// # Errors
-/// What it said, or how it ended; [`Error::Interrupted`].
+/// Its message, or how it ended; [`Error::Interrupted`].
 pub(super) fn run(bytes: u64, processes: &Path, stop: &Stop) -> Result<Seconds> {
     let own = std::env::current_exe().map_err(|error| Error::io("own program", error))?;
     let mut command = Command::new(own);
@@ -67,7 +67,7 @@ fn parse(said: &str) -> Option<Seconds> {
     Some([next()?, next()?, next()?])
 }
 
-/// What the hidden option asks for: `BYTES:FILE`, the file that makes a process a cgroup's.
+/// Runs as the hidden option says: `BYTES:FILE`, the file that makes a process a cgroup's.
 ///
 /// # Errors
 /// [`Error::Failed`] if it cannot join the cgroup, or a string is not what it was.
