@@ -51,7 +51,7 @@ const PAGES_MAX: usize = 1 << 31;
 /// `madvise(MADV_DONTNEED)` on whole pages makes them zero and frees what they took, compressed or not. Code that
 /// unmaps or moves a part of the range breaks the rules of a slice; the part's evicted pages are a SIGBUS then.
 /// Guard pages (`MADV_GUARD_INSTALL`) and `MADV_DOFORK` must not be used on the range: the system tells the pager
-/// nothing about them. Pages under `MADV_FREE` do not count in the budget until they are touched again.
+/// nothing about them. Pages under `MADV_FREE` do not count in the budget until the system has taken them, and do not leave before.
 ///
 /// # Memory
 ///

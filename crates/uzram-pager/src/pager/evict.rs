@@ -105,8 +105,12 @@ impl Pager {
             let Some((page, count)) = self.pages.take_oldest(holes) else {
                 return 0;
             };
-            let from = self.program.address(page);
-            let done = self.uffd.take(from, self.ring.address(slot), count);
+            let (from, to) = (self.program.address(page), self.ring.address(slot));
+            let mut done = self.uffd.take(from, to, count);
+            if done.pages == 0 && done.stopped == Some(Errno::INVAL) && count > 1 {
+                // Parts of several mappings do not go at once.
+                done = self.uffd.take(from, to, 1);
+            }
             for at in 0..done.pages {
                 self.ring.stage(slot + at, page + at);
                 self.pages.put(page + at, Place::Staged(slot + at));
@@ -159,5 +163,66 @@ impl Pager {
         }
         add(&self.shared.counters.pages_kept, 1);
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use uzram::{ErrorKind, Store};
+
+    use super::super::{Fault, Shared};
+    use super::*;
+    use crate::mapping::Mapping;
+    use crate::statistics::Counters;
+    use crate::uffd::Message;
+
+    /// A pager of 64 pages, on this thread, or none where the system has no userfaultfd.
+    fn pager() -> Option<Pager> {
+        let program = Arc::new(Mapping::reserve(65).unwrap());
+        let store = Arc::new(Store::builder().size(64 << 12).build().unwrap());
+        let shared = Arc::new(Shared {
+            counters: Counters::default(),
+            budget: AtomicUsize::new(64),
+            is_ending: AtomicBool::new(false),
+        });
+        match Pager::new(program, store, shared) {
+            Ok(pager) => Some(pager),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                println!("skipped: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The thread that discards was told, and has not dropped the page yet. A fault that was read before comes late.
+    #[test]
+    fn a_page_whose_discard_is_under_way_does_not_leave() {
+        let body = || {
+            let Some(mut pager) = pager() else {
+                return;
+            };
+            let address = pager.program.address(3);
+            let fault = Fault {
+                address,
+                is_write: true,
+                thread: 1,
+            };
+            assert!(pager.serve(fault).unwrap());
+            assert_eq!(pager.pages.place(3), Place::Present);
+            let removed = Message::Removed {
+                start: address,
+                end: address + 4096,
+            };
+            pager.take_message(removed, &mut Vec::new()).unwrap();
+            assert!(pager.serve(fault).unwrap());
+            assert_eq!(pager.evict(), 0, "its old bytes would come back");
+            assert_eq!(pager.pages.place(3), Place::Fresh);
+        };
+        // A pager takes its thread's descriptors away.
+        std::thread::spawn(body).join().unwrap();
     }
 }

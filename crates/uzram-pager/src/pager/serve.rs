@@ -53,8 +53,9 @@ impl Pager {
             Place::Staged(slot) => self.serve_staged(page, slot),
             Place::Stored => self.serve_stored(page, fault),
             Place::Present => self.serve_present(page),
-            Place::Poisoned => self.mark(self.program.address(page)),
-            Place::Gone => self.wake(page),
+            // Gone, and a fault there: the program has moved it away and back, or maps other memory there now. That one
+            // is not ours, and the system refuses the mark.
+            Place::Poisoned | Place::Gone => self.mark(self.program.address(page)),
         }
     }
 
@@ -69,18 +70,16 @@ impl Pager {
             }
             Memory::New(count) => self.new_zeroes(to, count, fault.is_write),
         };
-        if done.stopped == Some(Errno::INVAL) && done.pages == 0 {
+        if was_refused(done) {
             done = self.new_zeroes(to, 1, fault.is_write);
         }
         self.arrived(page, done.pages);
         add(&self.shared.counters.faults_fresh, done.pages.min(1));
         self.around.brought(fault.thread, page, done.pages);
         match done.stopped {
-            // The page that the program has discarded is not dropped yet, or is here again.
-            Some(Errno::EXIST) if done.pages == 0 => {
-                self.pages.put(page, Place::Present);
-                self.wake(page)
-            }
+            // The program has discarded the page, and the system has not dropped it yet. It must not count as present
+            // before: an eviction would save the old bytes from being dropped.
+            Some(Errno::EXIST) if done.pages == 0 => self.wake(page),
             _ => self.finish(page, done),
         }
     }
@@ -97,7 +96,7 @@ impl Pager {
         let mut done = self.uffd.bring(self.ring.address(slot), to, 1);
         if done.stopped.is_none() {
             self.ring.moved_out(slot);
-        } else if done.stopped == Some(Errno::INVAL) {
+        } else if was_refused(done) {
             done = self.uffd.copy(self.ring.bytes(slot), to);
             if done.stopped.is_none() {
                 self.ring.unstage(slot);
@@ -154,8 +153,7 @@ impl Pager {
             }
             Memory::New(count) => self.copy_stored(page, count, to),
         };
-        // A range that takes no moved pages.
-        if done.stopped == Some(Errno::INVAL) && done.pages == 0 {
+        if was_refused(done) {
             done = self.copy_stored(page, 1, to);
         }
         for page in page..page + done.pages {
@@ -301,6 +299,16 @@ impl Pager {
         let _ = self.store.trim(index(page));
         self.changes += 1;
     }
+}
+
+/// Whether the system takes no moved pages there (locked or write-protected memory), or not as many at once: the
+/// program has made the range several mappings. A copy of one page may do.
+fn was_refused(done: Done) -> bool {
+    done.pages == 0
+        && matches!(
+            done.stopped,
+            Some(Errno::INVAL | Errno::NOENT | Errno::BUSY)
+        )
 }
 
 /// The answer for a page that the store cannot read.

@@ -140,6 +140,59 @@ fn a_moved_part_whose_pages_had_left_is_a_sigbus() {
 }
 
 #[test]
+fn a_part_that_was_moved_away_and_back_is_a_sigbus() {
+    killed_by(
+        libc::SIGBUS,
+        "system::a_part_that_was_moved_away_and_back_is_a_sigbus",
+        || {
+            let Some(memory) = filled() else {
+                return;
+            };
+            let (moved, length) = (take_away(&memory, 200, true), 100 * PAGE);
+            let back = memory.as_ptr().cast_mut().wrapping_add(200 * PAGE).cast();
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            // SAFETY: the part goes to where it was, and nothing is there.
+            let at = unsafe { libc::mremap(moved.cast(), length, length, flags, back) };
+            assert_eq!(at, back);
+            println!("it reads as {}", memory[250 * PAGE]);
+        },
+    );
+}
+
+#[test]
+fn new_memory_in_several_mappings_is_brought_in_a_row() {
+    apart(
+        "system::new_memory_in_several_mappings_is_brought_in_a_row",
+        || {
+            for budget in [2 * PAGES, 64] {
+                let Some(mut memory) = memory(PAGES, budget) else {
+                    return;
+                };
+                for first in (7..PAGES).step_by(50) {
+                    let at = memory[first * PAGE..].as_mut_ptr().cast();
+                    // SAFETY: nothing writes to those pages before they are writable again.
+                    assert_eq!(unsafe { libc::mprotect(at, 3 * PAGE, libc::PROT_READ) }, 0);
+                }
+                assert!(memory.iter().step_by(PAGE).all(|byte| *byte == 0));
+                let at = memory.as_mut_ptr().cast();
+                let access = libc::PROT_READ | libc::PROT_WRITE;
+                // SAFETY: as it was at first.
+                assert_eq!(unsafe { libc::mprotect(at, PAGES * PAGE, access) }, 0);
+                for (seed, page) in memory.chunks_exact_mut(PAGE).enumerate() {
+                    mark(page, seed as u64);
+                }
+                check(&memory, 0..PAGES);
+                let statistics = memory.statistics();
+                assert!(
+                    !statistics.has_failed && statistics.pages_poisoned == 0,
+                    "{statistics:?}"
+                );
+            }
+        },
+    );
+}
+
+#[test]
 fn locked_and_read_only_pages_are_brought_and_stay() {
     apart(
         "system::locked_and_read_only_pages_are_brought_and_stay",
