@@ -7,16 +7,19 @@
 // All of it is a test, which clippy tells by attributes that a program without a harness lacks.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_long};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use uzram::{PageIndex, Store};
 use uzram_frontends::nbd::Endpoint;
 use uzram_server::control::{Reply, Request, ask};
 use uzram_server::sandbox::{self, Mode};
@@ -168,6 +171,7 @@ fn inside(directory: &Path, mode: Mode) {
         endpoint: Some(Endpoint::Unix(directory.join("sockets/a"))),
         ..DeviceConfig::default()
     };
+    let is_getcpu_fatal = mode == Mode::On && forbid_getcpu();
     let prepared = Server::prepare(&state, &[device], Vec::new()).unwrap();
     prepared.confine(&[], mode);
     let server = prepared.run(Notifier::default()).unwrap();
@@ -184,9 +188,47 @@ fn inside(directory: &Path, mode: Mode) {
         Mode::On => attack(directory, said.contains("landlock")),
         Mode::LogCalls | Mode::Off => look(directory),
     }
+    if is_getcpu_fatal {
+        write_a_page();
+    }
     println!("{DONE}");
     io::stdin().read_to_end(&mut Vec::new()).unwrap();
     drop(server);
+}
+
+/// Makes the system call getcpu end this process, where the vDSO has it; else false. Each write and read
+/// of a page asks for the CPU, and in a sandbox nothing says where the vDSO is.
+fn forbid_getcpu() -> bool {
+    if !vdso().is_some_and(|vdso| vdso.windows(13).any(|name| name == b"__vdso_getcpu")) {
+        return false;
+    }
+    let rules = BTreeMap::from([(libc::SYS_getcpu, Vec::new())]);
+    let (allow, kill) = (SeccompAction::Allow, SeccompAction::KillProcess);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, allow, kill, arch).unwrap();
+    let filter: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&filter).is_ok()
+}
+
+/// The code that the kernel maps into each process.
+fn vdso() -> Option<Vec<u8>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with("[vdso]"))?;
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    let [start, end] = [start, end].map(|place| u64::from_str_radix(place, 16).unwrap());
+    let mut code = vec![0; usize::try_from(end - start).unwrap()];
+    let memory = File::open("/proc/self/mem").ok()?;
+    memory.read_exact_at(&mut code, start).ok()?;
+    Some(code)
+}
+
+/// As each request does, in a store of this process.
+fn write_a_page() {
+    let store = Store::builder().size(1 << 20).build().unwrap();
+    let mut page = b"page".repeat(1024);
+    page[0] = 1;
+    store.write(PageIndex(0), &page).unwrap();
+    store.read(PageIndex(0), &mut page).unwrap();
 }
 
 /// In the log mode what the filter would refuse is done.
