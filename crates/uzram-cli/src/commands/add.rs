@@ -18,8 +18,9 @@ pub fn run(state: StateAt<'_>, args: &AddArgs) -> Result {
     let options = options
         .map(|(spec, value)| (spec.name.to_owned(), value))
         .collect();
-    let server = server(&state.open_to_ask()?, args.server.as_deref())?;
-    let reply = done(&server, &Request::Add { options })?;
+    let state = state.open_to_ask()?;
+    let server = server(&state, args.server.as_deref())?;
+    let reply = done(&state, &server, &Request::Add { options })?;
     let device = reply.devices.first();
     let device =
         device.ok_or_else(|| Failure::Failed("the server did not say what it made".into()))?;

@@ -222,7 +222,7 @@ fn end_server(state: &StateDir, entry: &Entry) -> Result {
         .any(|d| d.name != *name && d.pid == Some(owner.pid));
     if has_others {
         let name = name.clone();
-        return done(entry, &Request::Remove { name, force: false }).map(|_| ());
+        return done(state, entry, &Request::Remove { name, force: false }).map(|_| ());
     }
     let pid = i32::try_from(owner.pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::Failed(format!("{name}: no process {}", owner.pid)))?;

@@ -19,7 +19,9 @@ pub mod up;
 mod watch;
 
 use std::ffi::OsStr;
+use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use uzram_server::DeviceConfig;
@@ -31,6 +33,13 @@ use uzram_server::state::{Entry, StateDir, check_name, default_path, own_uid};
 
 use crate::args::device::Given;
 use crate::failure::{Failure, Result};
+
+/// Longest time from the end of a killed server's socket to the end of its locks: the kernel frees
+/// the memory of its disks meanwhile.
+const DYING_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for all the servers of a listing together, which has others to show.
+const LIST_DYING_TIMEOUT: Duration = Duration::from_secs(1);
+const DYING_PAUSE: Duration = Duration::from_millis(10);
 
 /// The state directory of the command line: the default one, or another.
 #[derive(Clone, Copy)]
@@ -129,8 +138,13 @@ pub struct Disk {
 /// All disks in the order of their names.
 pub fn disks(state: &StateDir) -> Result<Vec<Disk>> {
     let mut disks: Vec<Disk> = Vec::new();
+    let deadline = Instant::now() + LIST_DYING_TIMEOUT;
     for entry in state.entries()? {
-        let attributes = stat(&entry);
+        let attributes = stat_by(state, &entry, deadline);
+        // A server that was ending when it was asked is gone by now.
+        if attributes.is_err() && !state.is_held(&entry) {
+            continue;
+        }
         disks.push(Disk {
             name: entry.name,
             pid: entry.owner.map(|owner| owner.pid),
@@ -150,7 +164,7 @@ fn none(state: &StateDir) -> Result<&'static str> {
 
 /// The attributes of the disk `name`.
 pub fn disk(state: &StateDir, name: &str) -> Result<Attributes> {
-    stat(&find(state, name)?)
+    stat(state, &find(state, name)?)
 }
 
 /// Writes an attribute of the disk `name`.
@@ -162,7 +176,7 @@ pub fn set(state: &StateDir, name: &str, attribute: &str, value: &str) -> Result
         attribute,
         value,
     };
-    done(&entry, &request).map(|_| ())
+    done(state, &entry, &request).map(|_| ())
 }
 
 /// The server that `wanted` means: the one with a disk of that name or with that process id, or
@@ -222,9 +236,7 @@ fn find(state: &StateDir, name: &str) -> Result<Entry> {
     check_name(name)?;
     state.entry(name).ok_or_else(|| {
         if dead(state).iter().any(|dead| dead.name == name) {
-            return Failure::Failed(format!(
-                "{name}: its server was killed; uzram down {name} cleans up"
-            ));
+            return was_killed(name);
         }
         let names: Vec<String> = match state.entries() {
             Ok(entries) => entries.into_iter().map(|entry| entry.name).collect(),
@@ -265,27 +277,40 @@ pub fn dead(state: &StateDir) -> Vec<Dead> {
     dead
 }
 
-fn stat(entry: &Entry) -> Result<Attributes> {
-    let reply = done(
-        entry,
-        &Request::Stat {
-            name: entry.name.clone(),
-        },
-    )?;
+fn stat(state: &StateDir, entry: &Entry) -> Result<Attributes> {
+    stat_by(state, entry, Instant::now() + DYING_TIMEOUT)
+}
+
+fn stat_by(state: &StateDir, entry: &Entry, deadline: Instant) -> Result<Attributes> {
+    let name = entry.name.clone();
+    let reply = done_by(state, entry, &Request::Stat { name }, deadline)?;
     let device = reply.devices.into_iter().next();
     device.ok_or_else(|| Failure::Failed(format!("{}: its server sent no attributes", entry.name)))
 }
 
-fn done(entry: &Entry, request: &Request) -> Result<Reply> {
+/// Has the server of `entry` carry `request` out.
+fn done(state: &StateDir, entry: &Entry, request: &Request) -> Result<Reply> {
+    done_by(state, entry, request, Instant::now() + DYING_TIMEOUT)
+}
+
+/// The same. A server that ends meanwhile closes its socket before it gives its locks back: until
+/// `deadline` they are waited for, as they tell that it was killed and is not just deaf.
+fn done_by(state: &StateDir, entry: &Entry, request: &Request, deadline: Instant) -> Result<Reply> {
     let name = &entry.name;
     let Some(owner) = &entry.owner else {
         return Err(Failure::Failed(format!(
             "{name}: its server is still starting; try again"
         )));
     };
-    let reply = ask(&owner.control, request).map_err(|e| {
+    let reply = ask(&owner.control, request).map_err(|error| {
+        if is_closed(&error) && ends(state, entry, deadline) {
+            return match state.dead_entry(name) {
+                Some(_) => was_killed(name),
+                None => Failure::Failed(format!("{name}: process {} has ended", owner.pid)),
+            };
+        }
         Failure::Failed(format!(
-            "{name}: process {} does not answer: {e}",
+            "{name}: process {} does not answer: {error}",
             owner.pid
         ))
     })?;
@@ -295,6 +320,36 @@ fn done(entry: &Entry, request: &Request) -> Result<Reply> {
             reply.error.unwrap_or_else(|| format!("{name}: refused")),
         )),
     }
+}
+
+/// Whether nobody listens any more, as when a process has ended; one that hangs still does.
+fn is_closed(error: &uzram_server::Error) -> bool {
+    let kind = error.io_error().map(std::io::Error::kind);
+    let closed = [
+        ConnectionRefused,
+        ConnectionReset,
+        BrokenPipe,
+        NotFound,
+        UnexpectedEof,
+    ];
+    kind.is_some_and(|kind| closed.contains(&kind))
+}
+
+/// Waits until the server of `entry` has given its lock back; false if it has not by `deadline`.
+fn ends(state: &StateDir, entry: &Entry, deadline: Instant) -> bool {
+    while state.is_held(entry) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(DYING_PAUSE);
+    }
+    true
+}
+
+fn was_killed(name: &str) -> Failure {
+    Failure::Failed(format!(
+        "{name}: its server was killed; uzram down {name} cleans up"
+    ))
 }
 
 /// A number of the attributes, 0 if it is missing.

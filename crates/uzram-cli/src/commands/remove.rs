@@ -9,9 +9,11 @@ use crate::output::print;
 
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &RemoveArgs) -> Result {
-    let entry = find(&state.open_to_ask()?, &args.name)?;
+    let state = state.open_to_ask()?;
+    let entry = find(&state, &args.name)?;
     let name = args.name.clone();
     done(
+        &state,
         &entry,
         &Request::Remove {
             name,

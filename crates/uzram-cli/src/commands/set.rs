@@ -41,13 +41,14 @@ fn set_of_server(state: StateAt<'_>, args: &SetArgs, attribute: &str, value: &st
                     log_level needs no disk";
         return Err(Failure::Usage(text.into()));
     }
-    let server = server(&state.open_to_ask()?, args.server.as_deref())?;
+    let state = state.open_to_ask()?;
+    let server = server(&state, args.server.as_deref())?;
     let request = Request::Set {
         name: None,
         attribute: attribute.to_owned(),
         value: value.to_owned(),
     };
-    let reply = done(&server, &request)?;
+    let reply = done(&state, &server, &request)?;
     let now = reply.devices.first().and_then(|now| now.get(attribute));
     print(&now.map_or_else(String::new, |now| {
         format!("{attribute} is {}\n", plain(now))

@@ -43,9 +43,6 @@ const NAMES_MAX: usize = 1024;
 /// Longest wait for a server to be ready. Then it is ended.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const READY_PAUSE: Duration = Duration::from_millis(10);
-/// Longest time from the end of a killed server's socket to the end of its locks: the kernel frees
-/// the memory of its disks meanwhile.
-const DYING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a failed server's output that are shown.
 const LOG_BYTES_MAX: u64 = 4096;
 
@@ -160,22 +157,15 @@ fn name(state: &StateDir, args: &UpArgs, purpose: &Purpose) -> Result<String> {
     }
 }
 
-/// The attributes of `name`, if a server has it. A server that is just being killed closes its
-/// socket before it gives its lock back, and has nothing any more.
+/// The attributes of `name`, if a server has it and is not just ending.
 fn running(state: &StateDir, name: &str) -> Result<Option<Attributes>> {
     let Some(entry) = state.entry(name) else {
         return Ok(None);
     };
-    let deadline = Instant::now() + DYING_TIMEOUT;
-    stat(&entry).map(Some).or_else(|failure| {
-        while state.entry(name).is_some() {
-            if Instant::now() >= deadline {
-                return Err(failure);
-            }
-            std::thread::sleep(READY_PAUSE);
-        }
-        Ok(None)
-    })
+    match stat(state, &entry) {
+        Err(_) if !state.is_held(&entry) => Ok(None),
+        asked => asked.map(Some),
+    }
 }
 
 /// The disk is up if it serves the purpose. If it did until it was unmounted or swapoff was
@@ -379,7 +369,7 @@ impl<'a> Started<'a> {
         while Instant::now() < deadline {
             let entry = self.state.entry(name);
             if let Some(entry) = entry.filter(|entry| entry.owner.is_some())
-                && let Ok(attributes) = stat(&entry)
+                && let Ok(attributes) = stat(self.state, &entry)
             {
                 return Ok(attributes);
             }

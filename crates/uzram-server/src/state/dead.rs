@@ -30,6 +30,7 @@ impl StateDir {
         Some(Entry {
             name: name.to_owned(),
             owner: Some(self.owner(Kind::Device, name)?),
+            kind: Kind::Device,
         })
     }
 

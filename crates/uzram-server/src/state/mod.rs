@@ -160,6 +160,7 @@ pub struct Entry {
     pub name: String,
     /// Its server; `None` while that is still starting.
     pub owner: Option<Owner>,
+    kind: Kind,
 }
 
 /// A state directory that exists and is safe to use.
@@ -387,6 +388,13 @@ impl StateDir {
         self.living_entry(Kind::Device, name)
     }
 
+    /// Whether the process that held `entry` still does.
+    #[must_use]
+    pub fn is_held(&self, entry: &Entry) -> bool {
+        let now = self.living_entry(entry.kind, &entry.name);
+        now.is_some_and(|now| now.owner == entry.owner)
+    }
+
     fn living_entry(&self, kind: Kind, name: &str) -> Option<Entry> {
         // Only an existing file is tried: asking about a name must not make it.
         let file = self.open_lock(kind, name).ok()?;
@@ -406,6 +414,7 @@ impl StateDir {
             Err(TryLockError::WouldBlock) => Some(Entry {
                 name: name.to_owned(),
                 owner: self.owner(kind, name),
+                kind,
             }),
             Err(TryLockError::Error(_)) => None,
         }
@@ -696,7 +705,8 @@ mod tests {
             entries[0],
             Entry {
                 name: "alive".into(),
-                owner: Some(owner)
+                owner: Some(owner),
+                kind: Kind::Device
             }
         );
         assert_eq!(entries[1].owner, None);
