@@ -421,8 +421,8 @@ Examples:
 
 It puts a sample of the pages (16 MiB) through stores made in some 60 ways, and takes about 20 seconds. \
 Of a process it takes memory of its own that it has touched, while it goes on running; the end of a \
-file is padded with zeroes to a page. A quarter of the pages trains a dictionary, a quarter is for \
-choosing, and half is held back; what is shown was measured on pages held back.
+file is padded with zeroes to a page. A quarter of the pages trains a dictionary; what decides and is \
+shown was measured on the others.
 
   saved   memory saved, pool and tables counted, same-filled pages included
   ratio   the same without same-filled pages, which any choice keeps for nothing
@@ -431,9 +431,9 @@ choosing, and half is held back; what is shown was measured on pages held back.
   out     time to read one; both are the least of five runs, as other
           processes only add to them
 
-Recommended is the densest choice that writes and reads a page within the budget, or one that saves \
-at most 1 % less memory and is at least 10 % cheaper; never one that loses on the pages held back to \
-another that costs no more.")]
+Recommended is the densest choice that writes and reads a page within the budget. Choices that leave at \
+most 1 % more memory in use and cost at most a quarter more are as good: of those a fixed order decides \
+(no dictionary, the default pool, a small unit, a fast codec), so the answer is the same each time.")]
 #[command(group = clap::ArgGroup::new("source").required(true).args(["pid", "file", "corpus"]))]
 pub struct AdviseArgs {
     /// Sample memory of this process

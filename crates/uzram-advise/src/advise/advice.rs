@@ -25,11 +25,11 @@ impl<'a> Advice<'a> {
         budget: Duration,
         stopped: Option<String>,
     ) -> Advice<'a> {
-        rule::mark_front(&mut trials);
         let outcome = match stopped {
             Some(_) => Outcome::Unfinished,
             None => rule::recommend(&trials, budget.as_nanos() as f64),
         };
+        rule::mark(&mut trials, &outcome);
         Advice {
             sample,
             split,

@@ -19,6 +19,24 @@ const LEVELS: [(&str, &[i32]); 4] = [
     ("deflate", &[1]),
 ];
 
+/// Codecs with their parameters by what a page costs as a rule, the cheapest first.
+const CHEAPEST_FIRST: [(&str, &str); 14] = [
+    ("words", ""),
+    ("lz4", "level=4"),
+    ("lz4", ""),
+    ("lzo", ""),
+    ("lzo-rle", ""),
+    ("zstd", "level=-1"),
+    ("zstd", "level=1"),
+    ("zstd", ""),
+    ("lz4hc", "level=3"),
+    ("deflate", "level=1"),
+    ("842", ""),
+    ("lz4hc", ""),
+    ("deflate", ""),
+    ("zstd", "level=7"),
+];
+
 /// Makes a codec for a unit.
 type Make = dyn Fn(Unit) -> uzram::Result<Arc<Compression>>;
 
@@ -96,6 +114,18 @@ impl Setting {
             _ => DICTIONARY_UNIT_MAX_BYTES,
         };
         UNITS.into_iter().filter(move |unit| *unit <= most)
+    }
+
+    /// The place among the codecs by what a page costs as a rule; the cheapest is 0, those that nobody
+    /// knows come last.
+    pub(super) fn rank(&self) -> usize {
+        let is_dictionary = |word: &str| word.starts_with("dict=");
+        let words = self.parameters.split(' ').filter(|it| !is_dictionary(it));
+        let own = words.collect::<Vec<_>>().join(" ");
+        let mut known = CHEAPEST_FIRST.iter();
+        known
+            .position(|(name, parameters)| *name == self.algorithm && *parameters == own)
+            .unwrap_or(CHEAPEST_FIRST.len())
     }
 
     fn built_in(algorithm: &str, parameters: Parameters) -> Setting {

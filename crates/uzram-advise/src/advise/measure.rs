@@ -57,11 +57,9 @@ impl Effort {
 /// The measurements of a choice.
 #[derive(Clone, Debug)]
 pub(super) struct Figures {
-    /// Memory saved on the pages to choose on: 0 nothing, 1 everything; below 0 it costs more.
-    pub(super) saved_choosing: f64,
-    /// The same on the pages held back.
-    pub(super) saved_held_back: f64,
-    /// Bytes of the pages held back over the pool's memory, same-filled ones left out of both.
+    /// Memory saved: 0 nothing, 1 everything; below 0 it costs more.
+    pub(super) saved: f64,
+    /// Bytes of the pages over the pool's memory, same-filled ones left out of both.
     pub(super) ratio: f64,
     pub(super) times: Times,
 }
@@ -102,20 +100,9 @@ impl Figures {
         self.times.write_ns().min + self.times.read_ns().min
     }
 
-    /// The spread: half of the runs cost at least this much more, as a share of the cost.
-    pub(super) fn noise(&self) -> f64 {
-        let median = self.times.write_ns().median + self.times.read_ns().median;
-        median / self.cost_ns() - 1.0
-    }
-
-    /// Share of the memory that the pages to choose on still take.
-    pub(super) fn remaining_choosing(&self) -> f64 {
-        1.0 - self.saved_choosing
-    }
-
-    /// The same of the pages held back.
-    pub(super) fn remaining_held_back(&self) -> f64 {
-        1.0 - self.saved_held_back
+    /// Share of the memory that the pages still take.
+    pub(super) fn remaining(&self) -> f64 {
+        1.0 - self.saved
     }
 }
 
@@ -126,6 +113,8 @@ pub(super) struct Trial {
     pub(super) figures: Figures,
     /// No other is at least as good in memory and in cost and better in one of them.
     pub(super) is_on_front: bool,
+    /// It is not the recommended one, and as good within the margins of the rule.
+    pub(super) is_tied: bool,
 }
 
 /// A choice and the pages that it is tried on.
@@ -154,17 +143,14 @@ impl<'a> Measuring<'a> {
     }
 
     pub(super) fn run(&self, effort: Effort, stop: &Stop) -> Result<Figures> {
-        let choosing = self.weigh(&self.split.choosing, effort)?;
-        stop.check()?;
-        let held_back = self.weigh(&self.split.held_back, effort)?;
+        let weight = self.weigh(&self.split.judged, effort)?;
         stop.check()?;
         let times = self.time(effort, stop)?;
         // All the pages share one dictionary.
         let dictionary = self.choice.setting.dictionary_bytes as f64 / self.stored_bytes;
         Ok(Figures {
-            saved_choosing: choosing.saved - dictionary,
-            saved_held_back: held_back.saved - dictionary,
-            ratio: held_back.ratio,
+            saved: weight.saved - dictionary,
+            ratio: weight.ratio,
             times,
         })
     }
@@ -187,10 +173,7 @@ impl<'a> Measuring<'a> {
     }
 
     fn time(&self, effort: Effort, stop: &Stop) -> Result<Times> {
-        let pages: Vec<&[u8]> = [&self.split.choosing, &self.split.held_back]
-            .into_iter()
-            .flat_map(|half| super::split::pages_of(half))
-            .collect();
+        let pages: Vec<&[u8]> = super::split::pages_of(&self.split.judged).collect();
         let store = Store::builder()
             .size((pages.len() * PAGE_BYTES) as u64)
             .compression(Arc::clone(&self.compression))

@@ -1,10 +1,9 @@
 //! `uzram advise`: which codec, level, unit and pool suit these pages.
 //!
-//! The sample is parted by runs of 64 KiB: one half is for training a dictionary and for choosing,
-//! with different pages, the other is held back. Every choice is put through a real store. Its
-//! memory is the store's own count. Its cost is that of one 4 KiB page at a random place, also
-//! where a larger unit must be read, changed and compressed again for it. The printed figures were
-//! measured on the pages held back.
+//! The sample is parted by runs of 64 KiB: one of four trains a dictionary, the others judge. Every
+//! choice is put through a real store. Its memory is the store's own count. Its cost is that of one
+//! 4 KiB page at a random place, also where a larger unit must be read, changed and compressed again
+//! for it. The printed figures are those that decided.
 //!
 //! `rule` is the rule for the recommendation, with its reasons. The choices whose costs decide are
 //! measured again, in turns, so that a disturbance does not hit one of them alone.
@@ -129,11 +128,11 @@ fn try_all(
         progress.at(&choice.to_string(), 0.0);
         let figures = Measuring::new(&choice, split, stored_bytes)?.run(effort, stop)?;
         progress.step();
-        let is_on_front = false;
         Ok(Trial {
             choice,
             figures,
-            is_on_front,
+            is_on_front: false,
+            is_tied: false,
         })
     };
     for setting in settings {
@@ -141,6 +140,7 @@ fn try_all(
             trials.push(try_one(setting.choice(unit, pools[0]), &mut progress)?);
         }
     }
+    measure_again(split, stored_bytes, (effort, budget_ns), stop, trials)?;
     for index in rule::contenders(trials, budget_ns) {
         let choice = trials[index].choice.clone();
         for pool in &pools[1..] {
@@ -148,14 +148,26 @@ fn try_all(
         }
     }
     for _ in 0..ROUNDS_MORE {
-        for index in rule::close(trials, budget_ns) {
-            let Trial {
-                choice, figures, ..
-            } = &mut trials[index];
-            progress.at(&format!("{choice} once more"), 0.0);
-            Measuring::new(choice, split, stored_bytes)?.time_again(figures, effort, stop)?;
-        }
+        progress.at("those that are close, once more", 0.0);
+        measure_again(split, stored_bytes, (effort, budget_ns), stop, trials)?;
         progress.step();
+    }
+    Ok(())
+}
+
+/// Measures the costs that decide once more, one after the other.
+fn measure_again(
+    split: &Split,
+    stored_bytes: f64,
+    (effort, budget_ns): (Effort, f64),
+    stop: &Stop,
+    trials: &mut [Trial],
+) -> Result<()> {
+    for index in rule::close(trials, budget_ns) {
+        let Trial {
+            choice, figures, ..
+        } = &mut trials[index];
+        Measuring::new(choice, split, stored_bytes)?.time_again(figures, effort, stop)?;
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ fn table(advice: &Advice<'_>) -> String {
         };
         rows.push(vec![
             mark.to_owned(),
-            percent(figures.saved_held_back),
+            percent(figures.saved),
             format!("{:.2}", figures.ratio),
             time(figures.times.write_ns().min),
             time(figures.times.read_ns().min),
@@ -60,9 +60,10 @@ fn table(advice: &Advice<'_>) -> String {
     let mut text = format!("{}\n\n", source(advice));
     report::align(&rows, &[false, true, true, true, true, false], &mut text);
     text.push_str(&format!(
-        "\n  * no other of {} choices saves more and costs less. saved: memory, on pages held back;\n  \
+        "\n  * no other of {} choices saves more and costs less{}. saved: memory;\n  \
          ratio: the same without same-filled pages; in, out: a 4 KiB page at a random place, the least of 5 runs\n\n{}\n",
         advice.trials.len(),
+        tied(advice),
         sentences(advice).join("\n"),
     ));
     if let Some(commands) = commands(advice) {
@@ -74,11 +75,19 @@ fn table(advice: &Advice<'_>) -> String {
     text
 }
 
+/// The choices that are left out of the table because they are as good as the recommended one.
+fn tied(advice: &Advice<'_>) -> String {
+    match advice.trials.iter().filter(|trial| trial.is_tied).count() {
+        0 => String::new(),
+        count => format!("; {count} as good as => within the noise left out"),
+    }
+}
+
 /// The source of the figures.
 fn source(advice: &Advice<'_>) -> String {
     let pages = advice.split.pages();
     format!(
-        "{}: {pages} of {} pages, {} of them same-filled; half of them held back from choosing",
+        "{}: {pages} of {} pages, {} of them same-filled; a quarter only trains a dictionary",
         advice.sample.name, advice.sample.pages_total, advice.split.same_filled_pages
     )
 }
@@ -89,7 +98,6 @@ pub(super) fn sentences(advice: &Advice<'_>) -> [String; 2] {
     match &advice.outcome {
         Outcome::Recommended {
             index,
-            dropped,
             is_over_budget,
         } => {
             let trial = &advice.trials[*index];
@@ -102,19 +110,14 @@ pub(super) fn sentences(advice: &Advice<'_>) -> [String; 2] {
                      memory in use, and none as dense is clearly cheaper."
                 ),
             };
-            let dropped = match dropped.len() {
-                0 => String::new(),
-                1 => " One choice that looked better lost on the pages held back.".to_owned(),
-                n => format!(" {n} choices that looked better lost on the pages held back."),
-            };
             [
                 format!(
                     "Recommended: {}, which saves {} of the memory at {} per page.",
                     trial.choice,
-                    percent(trial.figures.saved_held_back),
+                    percent(trial.figures.saved),
                     time(trial.figures.cost_ns()),
                 ),
-                why + &dropped,
+                why,
             ]
         }
         Outcome::NotWorthIt { saved } => [
@@ -140,13 +143,9 @@ fn commands(advice: &Advice<'_>) -> Option<Vec<String>> {
 }
 
 /// The lines by saving, most first: the front, the default, and the best of every other setting.
-fn shown<'a>(advice: &'a Advice<'_>) -> Vec<&'a Trial> {
-    let mut trials: Vec<&Trial> = advice.trials.iter().collect();
-    trials.sort_by(|a, b| {
-        b.figures
-            .saved_held_back
-            .total_cmp(&a.figures.saved_held_back)
-    });
+pub(super) fn shown<'a>(advice: &'a Advice<'_>) -> Vec<&'a Trial> {
+    let mut trials: Vec<&Trial> = advice.trials.iter().filter(|it| !it.is_tied).collect();
+    trials.sort_by(|a, b| b.figures.saved.total_cmp(&a.figures.saved));
     let setting = |trial: &Trial| {
         (
             trial.choice.setting.algorithm.clone(),
@@ -211,11 +210,12 @@ struct Row {
     unit_bytes: u64,
     pool: &'static str,
     saved_percent: f64,
-    saved_percent_choosing: f64,
     ratio: f64,
     write_ns: Nanoseconds,
     read_ns: Nanoseconds,
     on_front: bool,
+    /// As good as the recommended one, within the noise.
+    tied: bool,
 }
 
 #[derive(Serialize)]
@@ -267,12 +267,12 @@ fn row(trial: &Trial) -> Row {
         parameters: choice.setting.parameters.clone(),
         unit_bytes: choice.unit.bytes() as u64,
         pool: choice.pool,
-        saved_percent: figures.saved_held_back * 100.0,
-        saved_percent_choosing: figures.saved_choosing * 100.0,
+        saved_percent: figures.saved * 100.0,
         ratio: figures.ratio,
         write_ns: figures.times.write_ns().into(),
         read_ns: figures.times.read_ns().into(),
         on_front: trial.is_on_front,
+        tied: trial.is_tied,
     }
 }
 
@@ -305,7 +305,7 @@ pub(super) fn report(advice: &Advice<'_>) -> Report {
         }],
         ..Block::default()
     };
-    for trial in &advice.trials {
+    for trial in advice.trials.iter().filter(|trial| !trial.is_tied) {
         block.results.extend(figures(advice, trial));
     }
     Report {
@@ -328,7 +328,7 @@ fn figures(advice: &Advice<'_>, trial: &Trial) -> Vec<Measured> {
     let figures = &trial.figures;
     let one = |value: f64| Series::from(vec![value]).spread();
     let rows = [
-        ("memory_saved", "%", one(figures.saved_held_back * 100.0)),
+        ("memory_saved", "%", one(figures.saved * 100.0)),
         ("page_in_and_out", "ns", one(figures.cost_ns())),
         ("page_in", "ns", one(figures.times.write_ns().min)),
         ("page_out", "ns", one(figures.times.read_ns().min)),

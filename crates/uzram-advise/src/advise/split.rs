@@ -1,5 +1,5 @@
-//! The sample in parts, by runs: a half held back, a quarter to choose on, a quarter to train a
-//! dictionary on.
+//! The sample in parts, by runs: a quarter to train a dictionary on, and the rest to judge the choices
+//! by.
 
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
@@ -30,10 +30,8 @@ pub struct Sample {
 pub(super) struct Split {
     /// The first of four runs: only the training sees it.
     pub(super) training: Vec<u8>,
-    /// The third of four.
-    pub(super) choosing: Vec<u8>,
-    /// The second and the fourth.
-    pub(super) held_back: Vec<u8>,
+    /// The other three: what is decided and what is shown is measured on them alone.
+    pub(super) judged: Vec<u8>,
     /// Pages of all that repeat one 32-bit word: a store keeps them without memory, with any
     /// choice.
     pub(super) same_filled_pages: usize,
@@ -48,18 +46,18 @@ impl Split {
                 sample.name
             )));
         }
-        let runs = sample.pages.chunks_exact(RUN_BYTES);
-        let of = |first: usize, step: usize| -> Vec<u8> {
-            let part = runs.clone().skip(first).step_by(step);
-            part.flatten().copied().collect()
-        };
         let mut split = Split {
-            training: of(0, 4),
-            choosing: of(2, 4),
-            held_back: of(1, 2),
+            training: Vec::new(),
+            judged: Vec::new(),
             same_filled_pages: 0,
         };
-        let all = [&split.training, &split.choosing, &split.held_back];
+        for (number, run) in sample.pages.chunks_exact(RUN_BYTES).enumerate() {
+            match number % 4 {
+                0 => split.training.extend_from_slice(run),
+                _ => split.judged.extend_from_slice(run),
+            }
+        }
+        let all = [&split.training, &split.judged];
         let all = all.into_iter().flat_map(|part| pages_of(part));
         split.same_filled_pages = all.filter(|page| is_same_filled(page)).count();
         if split.same_filled_pages == split.pages() {
@@ -73,7 +71,7 @@ impl Split {
 
     /// Pages of all parts.
     pub(super) fn pages(&self) -> usize {
-        (self.training.len() + self.choosing.len() + self.held_back.len()) / PAGE_BYTES
+        (self.training.len() + self.judged.len()) / PAGE_BYTES
     }
 
     /// Pages to train a dictionary on.
