@@ -164,12 +164,9 @@ mod tests {
             standing: Standing::Held,
             why: String::new(),
         };
-        let matrix = |of: &[&str]| Matrix {
-            columns: of
-                .iter()
-                .map(|of| Column::median(of, of, "throughput"))
-                .collect(),
-            ..Matrix::default()
+        let matrix = |of: &[&str]| {
+            let columns = of.iter().map(|of| Column::median(of, of, "throughput"));
+            Matrix::of("", columns)
         };
         let whole = Block {
             notes: vec![

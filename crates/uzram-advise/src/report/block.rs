@@ -52,6 +52,16 @@ pub struct Missing {
     pub reason: String,
 }
 
+impl Missing {
+    /// `peer`, and the error by which it turned out to be missing.
+    pub fn new(peer: &str, reason: impl ToString) -> Missing {
+        Missing {
+            peer: peer.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
 /// The findings of a suite so far. They are reported also when the suite fails or is interrupted, so a
 /// suite records each figure as soon as it has it.
 #[derive(Debug, Default)]

@@ -43,7 +43,34 @@ pub enum Standing {
     WithinSpread,
 }
 
+impl Claim {
+    /// An aim, with no more to say about it.
+    pub fn aim(case: String, claim: String, measured: String, standing: Standing) -> Claim {
+        Claim {
+            basis: Basis::Aim,
+            case,
+            claim,
+            measured,
+            standing,
+            why: String::new(),
+        }
+    }
+}
+
 impl Standing {
+    /// The standing of a claim about several figures: one that fails is enough to fail all.
+    pub fn of_all(standings: impl IntoIterator<Item = Standing>) -> Standing {
+        let mut all = Standing::Held;
+        for standing in standings {
+            all = match (all, standing) {
+                (Standing::NotHeld, _) | (_, Standing::NotHeld) => Standing::NotHeld,
+                (Standing::WithinSpread, _) => Standing::WithinSpread,
+                (Standing::Held, standing) => standing,
+            };
+        }
+        all
+    }
+
     /// The standing of the claim that a figure is at most `limit`, over all runs.
     pub fn at_most(limit: f64, spread: Spread) -> Standing {
         if spread.max <= limit {
@@ -90,5 +117,13 @@ mod tests {
         assert_eq!(Standing::at_least(1.0, spread), Standing::Held);
         assert_eq!(Standing::at_least(1.2, spread), Standing::WithinSpread);
         assert_eq!(Standing::at_least(1.4, spread), Standing::NotHeld);
+    }
+
+    #[test]
+    fn a_claim_about_several_figures_is_as_good_as_the_worst() {
+        use Standing::{Held, NotHeld, WithinSpread};
+        assert_eq!(Standing::of_all([Held, Held]), Held);
+        assert_eq!(Standing::of_all([Held, WithinSpread, Held]), WithinSpread);
+        assert_eq!(Standing::of_all([WithinSpread, NotHeld, Held]), NotHeld);
     }
 }

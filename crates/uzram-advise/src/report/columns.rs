@@ -73,6 +73,17 @@ pub enum Figure {
     },
 }
 
+impl Matrix {
+    /// A table with a line per variant.
+    pub fn of(title: &str, columns: impl IntoIterator<Item = Column>) -> Matrix {
+        Matrix {
+            title: title.to_owned(),
+            lines: Lines::Variants,
+            columns: columns.into_iter().collect(),
+        }
+    }
+}
+
 impl Column {
     /// The median of a case's, or a variant's, metric.
     pub fn median(head: &str, of: &str, metric: &'static str) -> Column {

@@ -2,7 +2,7 @@
 
 use super::WORST;
 use crate::aims::limit;
-use crate::report::{Basis, Claim, Standing};
+use crate::report::{Claim, Standing};
 use crate::suite::orderings::{common_ratio, shown};
 use crate::suite::rows::{Cells, THROUGHPUT};
 
@@ -20,18 +20,14 @@ pub(crate) fn of_many_threads(
     let worst = |threads: usize| cells.spread(&case(threads), variant, WORST);
     let (worst_many, worst_two) = (worst(most)?, worst(2)?);
     let least = limit("contention/many-threads");
-    Some(Claim {
-        basis: Basis::Aim,
-        case: test.to_owned(),
-        claim: format!("{variant} with T={most} at least {least} of its throughput with T=2"),
-        measured: format!(
-            "{}; the worst record of a run took {:.1} ms (at most {:.1}), with T=2 {:.1} ms",
-            shown(ratio),
-            worst_many.median,
-            worst_many.max,
-            worst_two.median
-        ),
-        standing: Standing::at_least(least, ratio),
-        why: String::new(),
-    })
+    let claim = format!("{variant} with T={most} at least {least} of its throughput with T=2");
+    let measured = format!(
+        "{}; the worst record of a run took {:.1} ms (at most {:.1}), with T=2 {:.1} ms",
+        shown(ratio),
+        worst_many.median,
+        worst_many.max,
+        worst_two.median
+    );
+    let standing = Standing::at_least(least, ratio);
+    Some(Claim::aim(test.to_owned(), claim, measured, standing))
 }

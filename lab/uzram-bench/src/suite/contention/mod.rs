@@ -23,9 +23,9 @@ use crate::peers::{Missing, Peer};
 use crate::progress::Progress;
 use crate::report::Findings;
 use crate::side::Side;
-use crate::suite::Options;
 use crate::suite::rows::{self, Cells, Figure, Row, THROUGHPUT};
 use crate::suite::turns::Runs;
+use crate::suite::{Options, Run};
 
 /// Threads up to which the matrices go where nothing else is said, as published.
 pub(crate) const THREADS: usize = 10;
@@ -148,10 +148,7 @@ pub(crate) fn measure(
         let bytes = rows.iter().map(Row::device_bytes).max().unwrap_or(0);
         match Kernel::default().acquire(algorithm, bytes) {
             Ok(device) => kernel = Some(Arc::new(device)),
-            Err(reason) => findings.missing.push(Missing {
-                peer: name.to_owned(),
-                reason,
-            }),
+            Err(reason) => findings.missing.push(Missing::new(name, reason)),
         }
     }
     let mut progress = Progress::new(rows.len());
@@ -184,11 +181,29 @@ pub struct ContentionArgs {
     pub scale: Option<u32>,
 }
 
+/// The run of a suite at the scale asked for, else at its own: the first, or the second with `--quick`.
+///
+/// # Errors
+/// Those of [`scale`].
+pub(crate) fn plan(
+    options: &Options,
+    args: &ContentionArgs,
+    defaults: [u32; 2],
+    published_bytes: u64,
+    run: fn(&Options, u32, &mut Findings) -> Result<()>,
+) -> Result<Run> {
+    let default = defaults[usize::from(options.quick)];
+    let scale = scale(args.scale, default, published_bytes)?;
+    Ok(Box::new(move |options, findings| {
+        run(options, scale, findings)
+    }))
+}
+
 /// The scale asked for, or `default`, of a suite that takes `published_bytes` at scale 1.
 ///
 /// # Errors
 /// [`Error::Usage`] if it is none, or memory does not suffice.
-pub(crate) fn scale(asked: Option<u32>, default: u32, published_bytes: u64) -> Result<u32> {
+fn scale(asked: Option<u32>, default: u32, published_bytes: u64) -> Result<u32> {
     let scale = asked.unwrap_or(default);
     if !(1..=SCALE_MAX).contains(&scale) {
         return Err(Error::Usage(format!("scale {scale}: 1 to {SCALE_MAX}")));

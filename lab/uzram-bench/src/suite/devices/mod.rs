@@ -168,10 +168,7 @@ fn set_up(
     let mut sides = sides::uzram(algorithm, bytes)?;
     match sides::ublk(algorithm, bytes) {
         Ok(made) => sides.extend(made),
-        Err(error) => findings.missing.push(Missing {
-            peer: "uzram-ublk".to_owned(),
-            reason: error.to_string(),
-        }),
+        Err(error) => findings.missing.push(Missing::new("uzram-ublk", error)),
     }
     for &peer in &options.peers {
         options.stop.check()?;
@@ -184,10 +181,7 @@ fn set_up(
         };
         match made {
             Ok(made) => sides.extend(made),
-            Err(error) => findings.missing.push(Missing {
-                peer: peer.name().to_owned(),
-                reason: error.to_string(),
-            }),
+            Err(error) => findings.missing.push(Missing::new(peer.name(), error)),
         }
     }
     Ok(sides)

@@ -26,7 +26,7 @@ use crate::mapping::Backing;
 use crate::peers::memcpy::Memcpy;
 use crate::progress::Progress;
 use crate::published::Table;
-use crate::report::{Basis, Block, Claim, Findings, Standing};
+use crate::report::{Block, Claim, Findings, Standing};
 use crate::sample::{Series, Spread};
 use crate::side::{PageSide, Pages, Task};
 use crate::sink::Sink;
@@ -282,13 +282,11 @@ impl Bench<'_> {
         self.add_paths(&mut block, case, TIME, &series, 0);
         let most = limit("iopaths/path");
         for (path, series) in IoPath::ALL.iter().zip(&series).take(2) {
-            block.claims.extend(series.spread().map(|spread| Claim {
-                basis: Basis::Aim,
-                case: case.to_owned(),
-                claim: format!("{} costs at most {most} ns", path.name()),
-                measured: format!("{:.1} ns over the device's own work", spread.median),
-                standing: Standing::at_most(most, spread),
-                why: String::new(),
+            block.claims.extend(series.spread().map(|spread| {
+                let claim = format!("{} costs at most {most} ns", path.name());
+                let measured = format!("{:.1} ns over the device's own work", spread.median);
+                let standing = Standing::at_most(most, spread);
+                Claim::aim(case.to_owned(), claim, measured, standing)
             }));
         }
         match counts::instructions() {

@@ -6,10 +6,10 @@ use super::measure::{COMPRESSED, FIGURES, IOPS, SLOW, SYSTEM, USER, WORST};
 use super::sides::driven_by_us;
 use crate::figures::{Cell, Metric};
 use crate::job::Job;
-use crate::report::{Basis, Block, Claim, Column, Figure, Lines, Matrix, Standing};
+use crate::report::{Block, Claim, Column, Figure, Lines, Matrix, Standing};
 use crate::sample::Series;
 use crate::side::Side;
-use crate::suite::orderings::common_ratio;
+use crate::suite::orderings::{self, common_ratio};
 use crate::suite::rows::{Cells, Place, Row, THROUGHPUT};
 
 /// Threads of the two rows that scaling is judged by, and what part of the first the second must keep.
@@ -141,20 +141,17 @@ fn of_job(grid: &Grid, (row, job): (usize, usize)) -> Matrix {
     };
     let metric = THROUGHPUT.0;
     let metrics = [USER.0, SYSTEM.0];
-    Matrix {
-        title: job.name.clone(),
-        columns: vec![
-            Column::median("MiB/s", case, metric),
-            column("min .. max", Figure::Range { of: of(), metric }),
-            Column::median("IOPS", case, IOPS.0),
-            column("user + sys s", Figure::Sum { of: of(), metrics }),
-            Column::median("slow %", case, SLOW.0),
-            Column::median("worst us", case, WORST.0),
-            Column::median("compressed MiB", case, COMPRESSED.0),
-            column("ratio", Figure::RatioBeside { of: of(), metric }),
-        ],
-        ..Matrix::default()
-    }
+    let columns = [
+        Column::median("MiB/s", case, metric),
+        column("min .. max", Figure::Range { of: of(), metric }),
+        Column::median("IOPS", case, IOPS.0),
+        column("user + sys s", Figure::Sum { of: of(), metrics }),
+        Column::median("slow %", case, SLOW.0),
+        Column::median("worst us", case, WORST.0),
+        Column::median("compressed MiB", case, COMPRESSED.0),
+        column("ratio", Figure::RatioBeside { of: of(), metric }),
+    ];
+    Matrix::of(&job.name, columns)
 }
 
 fn columns(grid: &Grid, sides: &[Side<Place>], job: &Job) -> Vec<Column> {
@@ -208,22 +205,16 @@ fn scaling(grid: &Grid, sides: &[Side<Place>], cells: &Cells) -> Vec<Claim> {
             let worst = cells.spread(case_ten, &side.name, WORST);
             let ratio = at(case_ten).zip(at(case_two));
             let ratio = ratio.and_then(|(ten, two)| common_ratio(&ten, &two));
-            claims.extend(ratio.zip(worst).map(|(ratio, worst)| Claim {
-                basis: Basis::Aim,
-                case: format!("{}/{}", grid.front, of.name),
-                claim: format!(
-                    "{}, {}: 10 threads keep {SCALING_PART} of what 2 do",
-                    side.name, of.name
-                ),
-                measured: format!(
-                    "{:.2} ({:.2} .. {:.2}); worst latency {:.1} ms",
-                    ratio.median,
-                    ratio.min,
-                    ratio.max,
-                    worst.max / 1e3
-                ),
-                standing: Standing::at_least(SCALING_PART, ratio),
-                why: String::new(),
+            claims.extend(ratio.zip(worst).map(|(ratio, worst)| {
+                let (side, job) = (&side.name, &of.name);
+                let claim = format!("{side}, {job}: 10 threads keep {SCALING_PART} of what 2 do");
+                let worst_ms = worst.max / 1e3;
+                let measured = format!(
+                    "{}; worst latency {worst_ms:.1} ms",
+                    orderings::shown(ratio)
+                );
+                let standing = Standing::at_least(SCALING_PART, ratio);
+                Claim::aim(format!("{}/{job}", grid.front), claim, measured, standing)
             }));
         }
     }

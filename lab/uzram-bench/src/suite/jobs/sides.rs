@@ -209,9 +209,6 @@ const BY_FIO: &str = "-by-fio";
 
 fn tell_missing(findings: &mut Findings, peer: &str, reason: String) {
     if findings.missing.iter().all(|missing| missing.peer != peer) {
-        findings.missing.push(Missing {
-            peer: peer.to_owned(),
-            reason,
-        });
+        findings.missing.push(Missing::new(peer, reason));
     }
 }

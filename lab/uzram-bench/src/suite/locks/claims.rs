@@ -95,24 +95,16 @@ pub(super) fn of_mixed_rows(case: &dyn Fn(&Test) -> String, cells: &Cells) -> Ve
 fn faster_than_the_table(case: &str, test: &str, cells: &Cells) -> Option<Claim> {
     let ratios = entry_locks().map(|lock| Some((lock, cells.ratio(case, lock, TABLE)?.spread)));
     let ratios: Vec<_> = ratios.collect::<Option<_>>()?;
-    let standing = if ratios.iter().any(|(_, ratio)| ratio.max < 1.0) {
-        Standing::NotHeld
-    } else if ratios.iter().all(|(_, ratio)| ratio.min >= 1.0) {
-        Standing::Held
-    } else {
-        Standing::WithinSpread
-    };
+    let standings = ratios
+        .iter()
+        .map(|(_, ratio)| Standing::at_least(1.0, *ratio));
+    let standing = Standing::of_all(standings);
     let words = ratios
         .iter()
         .map(|(lock, ratio)| format!("{lock} {}", shown(*ratio)));
-    Some(Claim {
-        basis: Basis::Aim,
-        case: case.to_owned(),
-        claim: format!("{test}: every lock of an entry at least as fast as the table's"),
-        measured: format!("over the table's {}", words.collect::<Vec<_>>().join(", ")),
-        standing,
-        why: String::new(),
-    })
+    let claim = format!("{test}: every lock of an entry at least as fast as the table's");
+    let measured = format!("over the table's {}", words.collect::<Vec<_>>().join(", "));
+    Some(Claim::aim(case.to_owned(), claim, measured, standing))
 }
 
 /// Many jobs are not much slower than two.

@@ -17,7 +17,7 @@ use crate::peers::Peer;
 use crate::report::{Block, Column, Findings, Matrix, Ratio};
 use crate::suite::contention::{
     ALGORITHM, ContentionArgs, FIO, Layout, SYSTEM, USER, WORST, iozone_tests, matrix_threads,
-    measure, scale as checked_scale,
+    measure, plan,
 };
 use crate::suite::rows::{Cells, THROUGHPUT};
 use crate::suite::{Options, Suite, Work};
@@ -25,9 +25,8 @@ use crate::suite::{Options, Suite, Work};
 use kinds::{ENGINE, ENTRY_BYTES, LOCKS, TABLE, case, entry_locks};
 use published::Table;
 
-/// How many times smaller than published iozone's files are.
-const SCALE: u32 = 16;
-const SCALE_QUICK: u32 = 64;
+/// How many times smaller than published iozone's files are, and with `--quick`.
+const SCALES: [u32; 2] = [16, 64];
 /// fio's loops at scale 1; 3000 as published would only do the same again.
 const LOOPS: u32 = 16;
 /// The same of tests that only read: a raw page is read in a small part of the time that it takes to write.
@@ -43,25 +42,15 @@ pub(crate) const SUITE: Suite<ContentionArgs> = Suite {
     corpus: None,
     work: Work::Matrix,
     plan: |options, args| {
-        let scale = scale(args.scale, options.quick)?;
-        Ok(Box::new(move |options, findings| {
-            run(options, scale, findings)
-        }))
+        plan(
+            options,
+            args,
+            SCALES,
+            published::IOZONE_BYTES * PUBLISHED_THREADS as u64,
+            run,
+        )
     },
 };
-
-/// The scale, checked.
-///
-/// # Errors
-/// [`Error::Usage`](crate::error::Error::Usage).
-fn scale(asked: Option<u32>, quick: bool) -> Result<u32> {
-    let default = if quick { SCALE_QUICK } else { SCALE };
-    checked_scale(
-        asked,
-        default,
-        published::IOZONE_BYTES * PUBLISHED_THREADS as u64,
-    )
-}
 
 /// Runs the suite: iozone's table, fio's table, and fio's tests over the threads.
 fn run(options: &Options, scale: u32, findings: &mut Findings) -> Result<()> {
@@ -208,11 +197,7 @@ fn over_threads(test: &Test, threads: &[usize], cells: &Cells) -> Option<Block> 
         ("system ms", SYSTEM),
         ("worst record ms", WORST),
     ];
-    let matrices = figures.map(|(title, metric)| Matrix {
-        title: title.to_owned(),
-        columns: columns(metric.0).collect(),
-        ..Matrix::default()
-    });
+    let matrices = figures.map(|(title, metric)| Matrix::of(title, columns(metric.0)));
     let cases = threads.iter().map(|threads| case(test.name, *threads));
     Some(Block {
         title: format!("{}: fio's, over the jobs", test.name),
@@ -234,11 +219,7 @@ fn ratios(case: &str, cells: &Cells) -> Vec<Ratio> {
 
 fn matrix(title: &str, columns: impl Iterator<Item = (&'static str, String)>) -> Matrix {
     let columns = columns.map(|(head, case)| Column::median(head, &case, THROUGHPUT.0));
-    Matrix {
-        title: title.to_owned(),
-        columns: columns.collect(),
-        ..Matrix::default()
-    }
+    Matrix::of(title, columns)
 }
 
 #[cfg(test)]

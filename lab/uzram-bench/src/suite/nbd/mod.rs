@@ -81,11 +81,8 @@ fn available_peers(options: &Options) -> (Vec<Peer>, Vec<Missing>) {
     match nbdkit::missing() {
         None => (options.peers.clone(), Vec::new()),
         Some(reason) => {
-            let missing = options.peers.iter().map(|peer| Missing {
-                peer: peer.name().to_owned(),
-                reason: reason.clone(),
-            });
-            (Vec::new(), missing.collect())
+            let missing = |peer: &Peer| Missing::new(peer.name(), &reason);
+            (Vec::new(), options.peers.iter().map(missing).collect())
         }
     }
 }

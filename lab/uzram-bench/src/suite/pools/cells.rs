@@ -323,15 +323,10 @@ impl Cells<'_> {
         let mut rare = timed(&ACCESS);
         rare.extend(RARE.map(|(head, metric)| column(head, largest, "overwrite", metric)));
         rare.extend(scaling::column(self));
-        let matrix = |title: &str, columns: Vec<Column>| Matrix {
-            title: title.to_owned(),
-            columns,
-            ..Matrix::default()
-        };
         vec![
-            matrix("pool bytes per stored byte", fills.chain(later).collect()),
-            matrix("ns beyond the copy", timed(&INSERT_AND_REMOVE)),
-            matrix("ns beyond the copy", rare),
+            Matrix::of("pool bytes per stored byte", fills.chain(later)),
+            Matrix::of("ns beyond the copy", timed(&INSERT_AND_REMOVE)),
+            Matrix::of("ns beyond the copy", rare),
         ]
     }
 }

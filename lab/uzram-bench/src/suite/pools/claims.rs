@@ -272,14 +272,8 @@ impl Aims<'_> {
     }
 
     fn claim(&self, case: &str, claim: String, measured: String, standing: Standing) -> Claim {
-        Claim {
-            basis: Basis::Aim,
-            case: format!("{}/{case}", self.prefix),
-            claim,
-            measured,
-            standing,
-            why: String::new(),
-        }
+        let case = format!("{}/{case}", self.prefix);
+        Claim::aim(case, claim, measured, standing)
     }
 }
 
@@ -322,19 +316,10 @@ fn cheapest(prefix: &str, pool: &str, block: &Block) -> Option<Claim> {
         list.push(format!("{} {}", ratio.denominator, shown(ratio.spread)));
         standings.push(Standing::at_most(1.0, ratio.spread));
     }
-    let standing = if standings.contains(&Standing::NotHeld) {
-        Standing::NotHeld
-    } else if standings.contains(&Standing::WithinSpread) {
-        Standing::WithinSpread
-    } else {
-        Standing::Held
-    };
-    (!list.is_empty()).then(|| Claim {
-        basis: Basis::Aim,
-        case: format!("{prefix}/{IN_TURNS}"),
-        claim: format!("an overwrite in {pool} costs less than in each other pool"),
-        measured: format!("its cost over that of {}", list.join(", ")),
-        standing,
-        why: String::new(),
+    (!list.is_empty()).then(|| {
+        let claim = format!("an overwrite in {pool} costs less than in each other pool");
+        let measured = format!("its cost over that of {}", list.join(", "));
+        let case = format!("{prefix}/{IN_TURNS}");
+        Claim::aim(case, claim, measured, Standing::of_all(standings))
     })
 }

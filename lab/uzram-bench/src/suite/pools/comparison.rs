@@ -98,9 +98,5 @@ fn matrix(case: &str) -> Matrix {
             .then(|| Column::median("publ.", PUBLISHED_CASE, figure.metric));
         std::iter::once(measured).chain(published)
     });
-    Matrix {
-        title: "mean".to_owned(),
-        columns: columns.collect(),
-        ..Matrix::default()
-    }
+    Matrix::of("mean", columns)
 }

@@ -99,14 +99,9 @@ fn not_slower(test: &str, threads: &[usize], cells: &Cells) -> Option<Claim> {
         }
         false => format!("below it {}", slower.join(", ")),
     };
-    Some(Claim {
-        basis: Basis::Aim,
-        case: test.to_owned(),
-        claim: format!("per-CPU at least {least} of every other policy at every T"),
-        measured: format!("{found}; the least is {worst}"),
-        standing,
-        why: String::new(),
-    })
+    let claim = format!("per-CPU at least {least} of every other policy at every T");
+    let measured = format!("{found}; the least is {worst}");
+    Some(Claim::aim(test.to_owned(), claim, measured, standing))
 }
 
 /// Per-CPU against a published column, thread by thread.
@@ -266,14 +261,9 @@ fn queues(threads: &[usize], cells: &Cells) -> Option<Claim> {
     } else {
         Standing::WithinSpread
     };
-    Some(Claim {
-        basis: Basis::Aim,
-        case: QUEUEING.to_owned(),
-        claim: format!("an idle list of one stream queues in {QUEUEING}, and is slower for it"),
-        measured: words.join("; "),
-        standing,
-        why: String::new(),
-    })
+    let claim = format!("an idle list of one stream queues in {QUEUEING}, and is slower for it");
+    let measured = words.join("; ");
+    Some(Claim::aim(QUEUEING.to_owned(), claim, measured, standing))
 }
 
 /// Many threads are not much slower than two.

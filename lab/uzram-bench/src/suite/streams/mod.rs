@@ -17,7 +17,7 @@ use crate::peers::Peer;
 use crate::report::{Block, Column, Findings, Matrix};
 use crate::suite::contention::{
     ALGORITHM, ALL_TESTS, ContentionArgs, Layout, SLEEPS, SLOW_PATH, SYSTEM, USER, WORST,
-    iozone_tests, matrix_threads, measure, scale as checked_scale,
+    iozone_tests, matrix_threads, measure, plan,
 };
 use crate::suite::rows::{Cells, Row, THROUGHPUT};
 use crate::suite::{Options, Suite, Work};
@@ -26,9 +26,8 @@ use crate::published::Table;
 use policies::{PER_CPU, POLICIES, case, others};
 use published::DISK_BYTES;
 
-/// How many times smaller than published the disk is.
-const SCALE: u32 = 64;
-const SCALE_QUICK: u32 = 256;
+/// How many times smaller than published the disk is, and with `--quick`.
+const SCALES: [u32; 2] = [64, 256];
 
 /// The suite.
 pub(crate) const SUITE: Suite<ContentionArgs> = Suite {
@@ -37,22 +36,8 @@ pub(crate) const SUITE: Suite<ContentionArgs> = Suite {
     algorithms: &[ALGORITHM],
     corpus: None,
     work: Work::Matrix,
-    plan: |options, args| {
-        let scale = scale(args.scale, options.quick)?;
-        Ok(Box::new(move |options, findings| {
-            run(options, scale, findings)
-        }))
-    },
+    plan: |options, args| plan(options, args, SCALES, DISK_BYTES, run),
 };
-
-/// The scale, checked.
-///
-/// # Errors
-/// [`Error::Usage`](crate::error::Error::Usage).
-fn scale(asked: Option<u32>, quick: bool) -> Result<u32> {
-    let default = if quick { SCALE_QUICK } else { SCALE };
-    checked_scale(asked, default, DISK_BYTES)
-}
 
 /// Runs the suite: a block for all tests together, and one for each.
 fn run(options: &Options, scale: u32, findings: &mut Findings) -> Result<()> {
@@ -188,11 +173,7 @@ fn matrix(
         let place = format!("T={threads}");
         Column::median(&place, &format!("{test}/{prefix}{place}"), metric)
     });
-    Matrix {
-        title: title.to_owned(),
-        columns: columns.collect(),
-        ..Matrix::default()
-    }
+    Matrix::of(title, columns)
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(super) fn run(
     let group = match refusal(bytes).map_or_else(|| Group::new(limit_bytes), Err) {
         Ok(group) => group,
         Err(error) => {
-            findings.missing.push(missing(case, &error));
+            findings.missing.push(Missing::new(case, error));
             return Ok(());
         }
     };
@@ -77,7 +77,7 @@ pub(super) fn run(
         match kind.on(algorithm, area_bytes) {
             Ok(_area) => block.notes.extend(kind.note(&side.name)),
             Err(error) => {
-                findings.missing.push(missing(&side.name, &error));
+                findings.missing.push(Missing::new(&side.name, error));
                 continue;
             }
         }
@@ -147,13 +147,6 @@ fn refusal(bytes: u64) -> Option<Error> {
         return None;
     };
     Some(Error::Failed(why))
-}
-
-fn missing(what: &str, error: &Error) -> Missing {
-    Missing {
-        peer: what.to_owned(),
-        reason: error.to_string(),
-    }
 }
 
 fn title(algorithm: &str, beside: Beside, (bytes, limit_bytes): (u64, u64)) -> String {
