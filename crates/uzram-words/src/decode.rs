@@ -80,6 +80,17 @@ pub(crate) struct References {
     pub(crate) deltas: [u16; PAGE_WORDS + 32],
 }
 
+impl References {
+    #[inline(always)]
+    pub(crate) fn new() -> References {
+        References {
+            copies: [0; PAGE_WORDS + 64],
+            nears: [0; PAGE_WORDS + 64],
+            deltas: [0; PAGE_WORDS + 32],
+        }
+    }
+}
+
 /// Fills `page` from the front of `source`, behind the method byte, and says what is left.
 pub(crate) fn page<'a, const LEVEL: u8>(
     is_plain: bool,
@@ -105,11 +116,7 @@ pub(crate) fn references<const LEVEL: u8>(
     head: &Head,
     source: &mut Source<'_>,
 ) -> Result<References, Error> {
-    let mut references = References {
-        copies: [0; PAGE_WORDS + 64],
-        nears: [0; PAGE_WORDS + 64],
-        deltas: [0; PAGE_WORDS + 32],
-    };
+    let mut references = References::new();
     distances(head.copies, source, &mut references.copies)?;
     if LEVEL == DENSE {
         distances(head.nears, source, &mut references.nears)?;

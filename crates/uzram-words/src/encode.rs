@@ -272,7 +272,7 @@ fn select<const LEVEL: u8>(
 
 /// How many words before its group's first the one stands that `selector` names for `lane`.
 #[inline(always)]
-pub(crate) fn back(lane: usize, selector: usize) -> usize {
+pub(crate) const fn back(lane: usize, selector: usize) -> usize {
     let (groups, turn) = ((selector - 1) / LANES + 1, (selector - 1) % LANES);
     groups * LANES - (lane + LANES - turn) % LANES
 }

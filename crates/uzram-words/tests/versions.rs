@@ -145,6 +145,27 @@ fn units_are_pages_one_after_the_other() {
     }
 }
 
+/// Nothing that an encoder keeps of a page stands in the next: here an odd number of nibbles, the last 64
+/// from one whole register.
+#[test]
+fn nothing_of_a_page_is_left_in_the_next() {
+    let mut rng = Rng::new(7);
+    let mut six_bytes = || rng.next() >> 16 | 1 << 40;
+    let full: Vec<u64> = (0..512).map(|_| six_bytes()).collect();
+    let mut words = vec![0; 512];
+    words[..128].fill_with(six_bytes);
+    words[0] = 1;
+    let unit = [full, words].concat();
+    let unit: Vec<u8> = unit.iter().flat_map(|word| word.to_le_bytes()).collect();
+    for level in LEVELS {
+        let apart = [
+            pack(level, &unit[..PAGE_BYTES]),
+            pack(level, &unit[PAGE_BYTES..]),
+        ];
+        assert_eq!(pack(level, &unit), apart.concat());
+    }
+}
+
 /// The format's bytes, which no version may change.
 #[test]
 fn a_small_page_is_these_bytes() {

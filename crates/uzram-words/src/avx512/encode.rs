@@ -149,6 +149,7 @@ fn distances<const SHIFT: u32>(
     let multiplier = _mm512_set1_epi64(MULTIPLIER as i64);
     let mut index = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
     let shift = _mm512_set1_epi64(i64::from(SHIFT));
+    let entry = _mm512_set1_epi64((1 << TABLE_BITS) - 1);
     let parts = page.as_chunks().0.iter();
     let parts = parts
         .zip(products.as_chunks_mut::<8>().0)
@@ -156,9 +157,14 @@ fn distances<const SHIFT: u32>(
     for ((bytes, products), places) in parts {
         let keys = _mm512_srlv_epi64(load(bytes), shift);
         let product = _mm512_mullo_epi64(keys, multiplier);
-        let place = _mm512_srli_epi64(product, 64 - TABLE_BITS);
-        let above = _mm512_slli_epi64(product, TABLE_BITS);
-        store_words(products, 0, _mm512_or_si512(above, index));
+        // A rotation, since the compiler makes a second product of a shift.
+        let turned = _mm512_rol_epi64::<{ TABLE_BITS as i32 }>(product);
+        let place = _mm512_and_si512(turned, entry);
+        store_words(
+            products,
+            0,
+            _mm512_ternarylogic_epi64::<0xf2>(index, entry, turned),
+        );
         index = _mm512_add_epi64(index, _mm512_set1_epi64(8));
         let place = _mm512_cvtepi64_epi16(place);
         // SAFETY: 8 numbers of 16 bits are 16 bytes.
@@ -238,19 +244,25 @@ fn put_distances(
         near_count += near.count_ones() as usize;
         far_count += (valid & !near).count_ones() as usize;
     }
-    let at = put_nibbles(&nibbles, near_count, out, at);
+    let at = put_nibbles(&mut nibbles, near_count, out, at);
     for first in (0..far_count).step_by(64) {
         store(out, at + first, load_at(&far, first));
     }
     at + far_count
 }
 
-/// Two to a byte. What follows the last in its register is zero.
+/// Two to a byte, zero behind the last.
 #[inline]
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt"
 )]
-fn put_nibbles(nibbles: &[u8; PAGE_WORDS + 64], count: usize, out: &mut Room, at: usize) -> usize {
+fn put_nibbles(
+    nibbles: &mut [u8; PAGE_WORDS + 64],
+    count: usize,
+    out: &mut Room,
+    at: usize,
+) -> usize {
+    nibbles[count] = 0;
     for first in (0..count).step_by(64) {
         let these = load_at(nibbles, first);
         let pairs = _mm512_maddubs_epi16(these, _mm512_set1_epi16(0x1001));
@@ -373,7 +385,7 @@ fn put_masks(
             _mm512_and_si512(load_at(masks, first), nibble),
         );
     }
-    let at = put_nibbles(&lows, count, out, low_at);
+    let at = put_nibbles(&mut lows, count, out, low_at);
     put_nibbles(highs, high_count, out, at)
 }
 

@@ -4,7 +4,87 @@
 
 use core::arch::x86_64::*;
 
-use crate::format::DENSE;
+use core::mem::MaybeUninit;
+
+use crate::format::{DENSE, PAGE_BYTES, PAGE_WORDS};
+
+/// A list that is written from its start in whole registers, each of which may cover a part of the one
+/// before. It is not cleared before: that would take longer than much of what is done with it.
+#[repr(C, align(64))]
+pub(super) struct List<const BYTES: usize> {
+    bytes: MaybeUninit<[u8; BYTES]>,
+    /// How many bytes were written.
+    filled: usize,
+}
+
+/// A byte for each word of a page, and a register behind them.
+pub(super) type Bytes = List<{ PAGE_WORDS + 64 }>;
+/// Two bytes for each.
+pub(super) type Halves = List<{ PAGE_WORDS * 2 + 64 }>;
+/// The words themselves.
+pub(super) type Words = List<{ PAGE_BYTES + 64 }>;
+
+impl<const BYTES: usize> List<BYTES> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        List {
+            bytes: MaybeUninit::uninit(),
+            filled: 0,
+        }
+    }
+
+    /// Writes 64 bytes from byte `at` on. No byte before that was left out, or it panics.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn store(&mut self, at: usize, value: __m512i) {
+        assert!(at <= self.filled && at + 64 <= BYTES, "a list without gaps");
+        // SAFETY: the line above.
+        unsafe {
+            _mm512_storeu_si512(
+                self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(at).cast(),
+                value,
+            );
+        };
+        self.filled = self.filled.max(at + 64);
+    }
+
+    /// Appends zeroes, so that a register can be read from behind the last item.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn pad(&mut self) {
+        self.store(self.filled, _mm512_setzero_si512());
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn load(&self, at: usize) -> __m512i {
+        assert!(at + 64 <= self.filled, "bytes that were written");
+        // SAFETY: the line above.
+        unsafe { _mm512_loadu_si512(self.bytes.as_ptr().cast::<u8>().wrapping_add(at).cast()) }
+    }
+
+    #[inline(always)]
+    pub(super) fn word(&self, at: usize) -> u64 {
+        assert!(at + 8 <= self.filled, "bytes that were written");
+        // SAFETY: the line above.
+        u64::from_le_bytes(unsafe {
+            self.bytes
+                .as_ptr()
+                .cast::<u8>()
+                .wrapping_add(at)
+                .cast::<[u8; 8]>()
+                .read()
+        })
+    }
+
+    /// The first `count` pairs of bytes as numbers.
+    #[inline(always)]
+    pub(super) fn halves(&self, count: usize) -> &[u16] {
+        assert!(count * 2 <= self.filled, "bytes that were written");
+        // SAFETY: the line above, and the list starts where a line of the cache does.
+        unsafe { core::slice::from_raw_parts(self.bytes.as_ptr().cast(), count) }
+    }
+}
 
 /// The neighbours that selectors name, zero for none.
 #[inline]
@@ -25,22 +105,6 @@ pub(super) fn chosen<const LEVEL: u8>(selectors: __m512i, previous: [__m512i; 2]
         }
         _ => _mm512_maskz_permutexvar_epi64(is_any, lane, last),
     }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn load_halves(halves: &[u16], at: usize) -> __m512i {
-    let halves: &[u16; 32] = halves[at..].first_chunk().expect("a register's width");
-    // SAFETY: 64 bytes.
-    unsafe { _mm512_loadu_si512((halves as *const [u16; 32]).cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn store_halves(halves: &mut [u16], at: usize, value: __m512i) {
-    let to: &mut [u16; 32] = halves[at..].first_chunk_mut().expect("a register's width");
-    // SAFETY: 64 bytes.
-    unsafe { _mm512_storeu_si512((to as *mut [u16; 32]).cast(), value) }
 }
 
 /// 0 to 63.

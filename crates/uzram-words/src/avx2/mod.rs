@@ -1,16 +1,19 @@
-//! The codec in AVX2. Bytes and words are pushed together by shuffles from tables, so that no CPU's slow
-//! pext or pdep is in the way. Lists and bitmaps are those of the portable code, built for this CPU.
+//! The codec in AVX2. Words are pushed together by permutes from a table, and lists of bytes in a file of
+//! their own.
 
 #![allow(unsafe_code)]
 
+mod lists;
+
 use core::arch::x86_64::*;
 
-use crate::decode::{self, Head, Source};
+use crate::decode::{self, Head, References, Source};
 use crate::encode::{
     self, Classes, DELTA_BITS, LEAD, MULTIPLIER, Room, Scratch, TABLE_BITS, Table, back,
 };
 use crate::error::Error;
 use crate::format::{BLOCKS, DENSE, LANES, PAGE_BYTES, PAGE_WORDS, Plane, selector_bits};
+use lists::{apart, eight, gather, put_distances, put_masks, take_distances, take_masks, together};
 
 /// Proof that the CPU has what this file uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,29 +51,10 @@ pub(crate) fn decode<'a, const LEVEL: u8>(
     unsafe { decode_page::<LEVEL>(is_plain, source, page) }
 }
 
-/// For each mask of a word's bytes, where those that it names go together, and from where they come apart.
-/// A shuffle makes the others zero.
-static BYTES: [[[u8; 8]; 2]; 256] = {
-    let mut tables = [[[0x80; 8]; 2]; 256];
-    let mut mask = 0;
-    while mask < 256 {
-        let (mut byte, mut rank) = (0, 0);
-        while byte < 8 {
-            if mask >> byte & 1 == 1 {
-                tables[mask][0][rank] = byte as u8;
-                tables[mask][1][byte] = rank as u8;
-                rank += 1;
-            }
-            byte += 1;
-        }
-        mask += 1;
-    }
-    tables
-};
-
-/// The same for the halves of four words.
-static WORDS: [[[u32; 8]; 2]; 16] = {
-    let mut tables = [[[0; 8]; 2]; 16];
+/// For each mask of four words, where the halves of those that it names go together, from where they come
+/// apart, and all bits of those.
+static WORDS: [[[u32; 8]; 3]; 16] = {
+    let mut tables = [[[0; 8]; 3]; 16];
     let mut mask = 0;
     while mask < 16 {
         let (mut word, mut rank) = (0, 0);
@@ -80,6 +64,8 @@ static WORDS: [[[u32; 8]; 2]; 16] = {
                 tables[mask][0][2 * rank + 1] = 2 * word as u32 + 1;
                 tables[mask][1][2 * word] = 2 * rank as u32;
                 tables[mask][1][2 * word + 1] = 2 * rank as u32 + 1;
+                tables[mask][2][2 * word] = !0;
+                tables[mask][2][2 * word + 1] = !0;
                 rank += 1;
             }
             word += 1;
@@ -97,9 +83,27 @@ fn encode_page<const LEVEL: u8>(
 ) -> usize {
     let classes = classify::<LEVEL>(page, scratch);
     let at = encode::head(&classes, out);
-    let at = encode::references::<LEVEL>(&classes, scratch, out, at);
+    let at = put_references::<LEVEL>(&classes, scratch, out, at);
     let end = put_coded::<LEVEL>(classes.coded, scratch, out, at);
     encode::finish(LEVEL, page, &classes, scratch, out, at, end)
+}
+
+/// As [`encode::references`].
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+fn put_references<const LEVEL: u8>(
+    classes: &Classes,
+    scratch: &mut Scratch,
+    out: &mut Room,
+    at: usize,
+) -> usize {
+    let changes = &mut scratch.changes;
+    let at = put_distances(&scratch.copies, classes.copies, changes, out, at);
+    if LEVEL != DENSE {
+        return at;
+    }
+    let at = put_distances(&scratch.nears, classes.nears, changes, out, at);
+    encode::deltas(&scratch.deltas[..classes.nears], out, at)
 }
 
 /// Sorts the words; see [`encode`].
@@ -202,20 +206,6 @@ fn distances<const SHIFT: u32>(
     plane
 }
 
-/// The bytes that `mask` names, together, and how many. Up to 8 bytes more are written.
-#[inline]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn gather(mask: u64, from: &[u8], to: &mut [u8]) -> usize {
-    let mut count = 0;
-    for (part, bytes) in from[..64].as_chunks::<8>().0.iter().enumerate() {
-        let mask = (mask >> (8 * part)) as u8;
-        let together = shuffle(u64::from_le_bytes(*bytes), &BYTES[usize::from(mask)][0]);
-        to[count..count + 8].copy_from_slice(&together.to_le_bytes());
-        count += mask.count_ones() as usize;
-    }
-    count
-}
-
 /// As [`encode::page`] writes coded words.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
@@ -239,16 +229,23 @@ fn put_coded<const LEVEL: u8>(
         let (selectors, rest) = select::<LEVEL>(words);
         let place = start + group * selector_bits(LEVEL);
         out[place..place + 4].copy_from_slice(&selectors.to_le_bytes());
-        for (lane, rest) in rest.iter().enumerate() {
-            let mask = crate::swar::mask(*rest);
-            masks[group * LANES + lane] = mask;
-            let together = shuffle(*rest, &BYTES[usize::from(mask)][0]);
-            rest_bytes[length..length + 8].copy_from_slice(&together.to_le_bytes());
+        let zero = rest.map(|rest| {
+            _mm256_movemask_epi8(_mm256_cmpeq_epi8(rest, _mm256_setzero_si256())) as u32
+        });
+        let zero = u64::from(zero[1]) << 32 | u64::from(zero[0]);
+        let mask = (!zero).to_le_bytes();
+        masks[group * LANES..][..LANES].copy_from_slice(&mask);
+        let mut words = [0; LANES];
+        store(&mut words, 0, rest[0]);
+        store(&mut words, 4, rest[1]);
+        for (rest, mask) in words.iter().zip(mask) {
+            let bytes = together(*rest, mask).to_le_bytes();
+            rest_bytes[length..length + 8].copy_from_slice(&bytes);
             length += mask.count_ones() as usize;
         }
     }
     let at = start + groups * selector_bits(LEVEL);
-    let at = encode::masks(&masks[..count], out, at);
+    let at = put_masks(masks, count, out, at);
     out[at..at + length].copy_from_slice(&rest_bytes[..length]);
     at + length
 }
@@ -256,44 +253,70 @@ fn put_coded<const LEVEL: u8>(
 /// The selectors of the last of three groups of words, packed, and what remains of its words.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn select<const LEVEL: u8>(words: &[u64; 3 * LANES]) -> (u32, [u64; LANES]) {
+fn select<const LEVEL: u8>(words: &[u64; 3 * LANES]) -> (u32, [__m256i; 2]) {
     let bits = selector_bits(LEVEL);
-    // Each group twice, so that its turns are where a register may be loaded from.
-    let mut turns = [0; 4 * LANES];
-    turns[..LANES].copy_from_slice(&words[LANES..2 * LANES]);
-    turns[LANES..2 * LANES].copy_from_slice(&words[LANES..2 * LANES]);
-    if LEVEL == DENSE {
-        turns[2 * LANES..3 * LANES].copy_from_slice(&words[..LANES]);
-        turns[3 * LANES..].copy_from_slice(&words[..LANES]);
-    }
-    let own = [
-        load_words(words, 2 * LANES),
-        load_words(words, 2 * LANES + 4),
-    ];
+    let group = |first| [load_words(words, first), load_words(words, first + 4)];
+    let own = group(2 * LANES);
+    let all = [turns(group(LANES)), turns(group(0))];
+    let all = all.as_flattened();
     let mut best = own.map(|half| count::<LEVEL>(half, 0));
     for selector in 1..1 << bits {
-        let (group, turn) = ((selector - 1) / LANES, (selector - 1) % LANES);
-        let at = group * 2 * LANES + (LANES - turn) % LANES;
-        for (half, best) in best.iter_mut().enumerate() {
-            let rest = _mm256_xor_si256(own[half], load_words(&turns, at + 4 * half));
-            *best = _mm256_min_epu16(*best, count::<LEVEL>(rest, selector));
+        for half in 0..2 {
+            let rest = _mm256_xor_si256(own[half], all[selector - 1][half]);
+            best[half] = _mm256_min_epu16(best[half], count::<LEVEL>(rest, selector));
         }
     }
-    let mut keys = [0; LANES];
-    store(&mut keys, 0, best[0]);
-    store(&mut keys, 4, best[1]);
-    let mut selectors = 0;
-    let mut rest = [0; LANES];
-    for (lane, key) in keys.iter().enumerate() {
-        let selector = *key as usize & ((1 << bits) - 1);
-        selectors |= (selector as u32) << (lane * bits);
-        let other = match selector {
-            0 => 0,
-            _ => words[2 * LANES - back(lane, selector)],
-        };
-        rest[lane] = words[2 * LANES + lane] ^ other;
+    let kept = _mm256_set1_epi64x((1 << bits) - 1);
+    let selectors = best.map(|best| _mm256_and_si256(best, kept));
+    let mut rest = own;
+    for selector in 1..1 << bits {
+        let this = _mm256_set1_epi64x(selector as i64);
+        for half in 0..2 {
+            let is_this = _mm256_cmpeq_epi64(selectors[half], this);
+            let other = _mm256_and_si256(is_this, all[selector - 1][half]);
+            rest[half] = _mm256_xor_si256(rest[half], other);
+        }
     }
-    (selectors, rest)
+    let bits = bits as i64;
+    let places = _mm256_set_epi64x(3 * bits, 2 * bits, bits, 0);
+    let low = _mm256_sllv_epi64(selectors[0], places);
+    let high = _mm256_sllv_epi64(
+        selectors[1],
+        _mm256_add_epi64(places, _mm256_set1_epi64x(4 * bits)),
+    );
+    let packed = _mm256_or_si256(low, high);
+    let mut lanes = [0; 4];
+    store(&mut lanes, 0, packed);
+    (lanes.iter().fold(0, |all, lane| all | *lane as u32), rest)
+}
+
+/// A group's words, turned by each number of lanes.
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+fn turns([low, high]: [__m256i; 2]) -> [[__m256i; 2]; LANES] {
+    macro_rules! turn {
+        ($lanes:literal, $carried:literal) => {{
+            let low = _mm256_permute4x64_epi64::<$lanes>(low);
+            let high = _mm256_permute4x64_epi64::<$lanes>(high);
+            [
+                _mm256_blend_epi32::<$carried>(low, high),
+                _mm256_blend_epi32::<$carried>(high, low),
+            ]
+        }};
+    }
+    let [one, two, three] = [turn!(0x93, 0x03), turn!(0x4e, 0x0f), turn!(0x39, 0x3f)];
+    let back = |[low, high]: [__m256i; 2]| [high, low];
+    let none = [low, high];
+    [
+        none,
+        one,
+        two,
+        three,
+        back(none),
+        back(one),
+        back(two),
+        back(three),
+    ]
 }
 
 /// How many bytes of each word are not zero, above the bits of the selector.
@@ -317,7 +340,7 @@ fn decode_page<'a, const LEVEL: u8>(
 ) -> Result<&'a [u8], Error> {
     let mut source = Source::new(source);
     let head = Head::read::<LEVEL>(&mut source)?;
-    let references = decode::references::<LEVEL>(&head, &mut source)?;
+    let references = take_references::<LEVEL>(&head, &mut source)?;
     let mut coded = [0; LEAD + PAGE_WORDS + LANES];
     if is_plain {
         decode::plain(head.coded, &mut source, &mut coded)?;
@@ -327,6 +350,37 @@ fn decode_page<'a, const LEVEL: u8>(
     place::<LEVEL>(&head, &references, &coded, page)?;
     Ok(source.rest())
 }
+
+/// As [`decode::references`].
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+fn take_references<const LEVEL: u8>(
+    head: &Head,
+    source: &mut Source<'_>,
+) -> Result<References, Error> {
+    let mut references = References::new();
+    take_distances(head.copies, source, &mut references.copies)?;
+    if LEVEL == DENSE {
+        take_distances(head.nears, source, &mut references.nears)?;
+        decode::deltas(head.nears, source, &mut references.deltas)?;
+    }
+    Ok(references)
+}
+
+/// How far before its group's first word the one stands that a selector names for a lane.
+static BACK: [[u8; 16]; LANES] = {
+    let mut table = [[0; 16]; LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        let mut selector = 1;
+        while selector < 16 {
+            table[lane][selector] = back(lane, selector) as u8;
+            selector += 1;
+        }
+        lane += 1;
+    }
+    table
+};
 
 /// As [`decode::page`] reads coded words.
 #[inline]
@@ -339,42 +393,25 @@ fn take_coded<const LEVEL: u8>(
     let bits = selector_bits(LEVEL);
     let selectors = source.take(count.div_ceil(LANES) * bits)?;
     let mut masks = [0; PAGE_WORDS + 64];
-    decode::masks(count, source, &mut masks)?;
+    take_masks(count, source, &mut masks)?;
     let bytes = source.rest();
     let mut at = 0;
     for group in 0..count.div_ceil(LANES) {
-        let mut packed = [0; 4];
-        packed[..bits].copy_from_slice(&selectors[group * bits..][..bits]);
-        let mut packed = u32::from_le_bytes(packed) as usize;
+        let mut packed = eight(selectors, group * bits) as usize;
         for lane in 0..LANES {
             let mask = masks[group * LANES + lane];
-            let rest = shuffle(eight(bytes, at), &BYTES[usize::from(mask)][1]);
+            let rest = apart(eight(bytes, at), mask);
             at += mask.count_ones() as usize;
             let selector = packed & ((1 << bits) - 1);
             packed >>= bits;
-            // For none a neighbour is looked at too, and masked.
-            let distance = back(lane, selector.max(1));
-            let other = coded[LEAD + group * LANES - distance];
-            let is_any = u64::from(selector != 0).wrapping_neg();
-            coded[LEAD + group * LANES + lane] = rest ^ (other & is_any);
+            // For none the first word is taken, which is zero.
+            let is_any = usize::from(selector != 0).wrapping_neg();
+            let other = LEAD + group * LANES - usize::from(BACK[lane][selector]);
+            coded[LEAD + group * LANES + lane] = rest ^ coded[other & is_any];
         }
     }
     source.take(at)?;
     Ok(())
-}
-
-/// The eight bytes from `at` on, zeroes behind the end.
-#[inline(always)]
-fn eight(bytes: &[u8], at: usize) -> u64 {
-    let rest = bytes.get(at..).unwrap_or(&[]);
-    match rest.first_chunk() {
-        Some(eight) => u64::from_le_bytes(*eight),
-        None => {
-            let mut eight = [0; 8];
-            eight[..rest.len()].copy_from_slice(rest);
-            u64::from_le_bytes(eight)
-        }
-    }
 }
 
 /// As [`decode::page`] puts the words in their places: first those that are coded, then references.
@@ -382,7 +419,7 @@ fn eight(bytes: &[u8], at: usize) -> u64 {
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 fn place<const LEVEL: u8>(
     head: &Head,
-    references: &decode::References,
+    references: &References,
     coded: &[u64; LEAD + PAGE_WORDS + LANES],
     page: &mut [u8; PAGE_BYTES],
 ) -> Result<(), Error> {
@@ -392,19 +429,10 @@ fn place<const LEVEL: u8>(
         let [in_full, copied, nearby] = head.block(block);
         for part in 0..16 {
             let kept = (in_full >> (4 * part)) as usize & 0xf;
-            let apart =
-                _mm256_permutevar8x32_epi32(load_words(coded, code), load_table(&WORDS[kept][1]));
-            let lanes = _mm256_sllv_epi64(
-                _mm256_set1_epi64x((kept as i64) << 60),
-                _mm256_set_epi64x(0, 1, 2, 3),
-            );
-            // The sign says whether a word belongs here.
-            let is_kept = _mm256_cmpgt_epi64(_mm256_setzero_si256(), lanes);
-            store(
-                &mut words,
-                block * 64 + part * 4,
-                _mm256_and_si256(apart, is_kept),
-            );
+            let [_, from, all] = &WORDS[kept];
+            let these = _mm256_permutevar8x32_epi32(load_words(coded, code), load_table(from));
+            let these = _mm256_and_si256(these, load_table(all));
+            store(&mut words, block * 64 + part * 4, these);
             code += kept.count_ones() as usize;
         }
         let mut left = copied | nearby;
@@ -426,15 +454,6 @@ fn place<const LEVEL: u8>(
         *bytes = u64::to_le_bytes(word);
     }
     Ok(())
-}
-
-/// The bytes of `word` where `table` says.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn shuffle(word: u64, table: &[u8; 8]) -> u64 {
-    let table = _mm_cvtsi64_si128(i64::from_le_bytes(*table));
-    let shuffled = _mm_shuffle_epi8(_mm_cvtsi64_si128(word as i64), table);
-    _mm_cvtsi128_si64(shuffled) as u64
 }
 
 /// A bit for each of four words that is zero.
