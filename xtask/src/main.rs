@@ -1,6 +1,7 @@
 //! The project's own commands, run as `cargo xtask COMMAND`:
 //! - `test`: the whole suite, with a summary of what ran, what failed and what was left out;
 //! - `vm`: tests in a guest kernel with modules, and a shell there;
+//! - `soak`: long runs of model processes, and bugs planted for them;
 //! - `man`: manual pages and completions;
 //! - `dist`: the static binary, built and checked, with all that is packed beside it;
 //! - `release --dry-run`: all of a release except to publish it.
@@ -16,6 +17,7 @@ mod members;
 mod process;
 mod release;
 mod report;
+mod soak;
 mod suite;
 mod vm;
 mod workspace;
@@ -25,6 +27,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask test [--install] [--quick] [STEP...]
        cargo xtask vm [--install] [--shell] [TEST...]
+       cargo xtask soak pager
        cargo xtask man
        cargo xtask dist
        cargo xtask release --dry-run
@@ -35,6 +38,7 @@ test   runs the whole suite, or the named steps only, and ends with `N passed, N
 vm     runs all tests that need a guest kernel, or the named ones only, and shows its console
          --install  as root on Debian, install missing test programs
          --shell    give a shell in the guest instead, set up as for TEST if one is named
+soak   runs random programs on compressed memory for ten minutes, after it found each planted bug
 man    writes manual pages and completions for bash, zsh and fish into target/dist
 dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it;
        puts manual pages, completions, systemd units and an example of a configuration beside it
@@ -57,6 +61,8 @@ fn main() -> ExitCode {
             Ok(options) => vm::run(&options),
             Err(message) => wrong_usage(&message),
         },
+        "soak" if rest == ["pager"] => done("soak", soak::pager()),
+        "soak" => wrong_usage("soak: give pager"),
         "man" if rest.is_empty() => done("man", man::man(&workspace::dist_dir())),
         "dist" if rest.is_empty() => done("dist", dist::dist()),
         "release" if rest == ["--dry-run"] => done("release", release::dry_run()),

@@ -25,6 +25,7 @@ mod alone;
 mod mapping;
 mod memory;
 mod pager;
+mod plant;
 mod statistics;
 pub mod swap;
 mod uffd;

@@ -97,7 +97,7 @@ impl Pager {
     }
 
     /// Moves the oldest pages into the ring and returns how many.
-    fn evict(&mut self) -> usize {
+    pub(super) fn evict(&mut self) -> usize {
         for _ in 0..TRIES_MAX {
             let Some((slot, holes)) = self.ring.holes(BATCH_MAX) else {
                 return 0;

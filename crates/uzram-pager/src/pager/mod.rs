@@ -23,6 +23,7 @@ use uzram::{Error, ErrorKind, Result, Store};
 
 use crate::alone::isolate;
 use crate::mapping::{Mapping, PAGE_BYTES};
+use crate::plant::{Plant, is_planted};
 use crate::statistics::{Counters, set};
 use crate::uffd::{MESSAGES_MAX, Message, Uffd};
 use around::{AROUND_MAX, Around};
@@ -159,6 +160,9 @@ impl Pager {
                 return Ok(());
             }
             self.take_over_budget();
+            if !messages.is_empty() && is_planted(Plant::FaultsFirst) {
+                self.evict();
+            }
             for message in &messages {
                 self.take_message(*message, &mut later)?;
             }
@@ -185,11 +189,19 @@ impl Pager {
                     is_write,
                     thread,
                 };
-                if !self.serve(fault)? {
+                if !self.serve(fault)? && !is_planted(Plant::LaterDropped) {
                     later.push(fault);
                 }
             }
-            Message::Removed { start, end } => self.drop_pages(start, end, Pages::discard),
+            Message::Removed { start, end } => {
+                let stays = is_planted(Plant::DiscardedStays);
+                self.drop_pages(start, end, |pages, page| {
+                    if !(stays && pages.place(page) == Place::Present) {
+                        pages.discard(page);
+                    }
+                });
+            }
+            Message::Unmapped { .. } if is_planted(Plant::UnmappedStays) => {}
             Message::Unmapped { start, end } => self.drop_pages(start, end, |pages, page| {
                 pages.put(page, Place::Gone);
             }),

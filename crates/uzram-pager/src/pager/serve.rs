@@ -10,6 +10,7 @@ use uzram::PageIndex;
 
 use super::{AROUND_MAX, Fault, Pager, Place};
 use crate::mapping::PAGE_BYTES;
+use crate::plant::{Plant, is_planted};
 use crate::statistics::add;
 use crate::uffd::Done;
 
@@ -149,6 +150,9 @@ impl Pager {
                 });
                 let read = read.count();
                 (first + read..first + count).for_each(|slot| self.ring.give(slot));
+                if is_planted(Plant::ForgetFirst) {
+                    (page..page + read).for_each(|page| self.forget(page));
+                }
                 self.bring_slots(first, read, page)
             }
             Memory::New(count) => self.copy_stored(page, count, to),

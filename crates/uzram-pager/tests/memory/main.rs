@@ -6,6 +6,7 @@
 mod budget;
 mod failure;
 mod model;
+mod soak;
 mod system;
 
 use std::os::unix::process::ExitStatusExt;
