@@ -23,7 +23,7 @@ impl StateDir {
     pub fn dead_entry(&self, name: &str) -> Option<Entry> {
         let file = self.open_lock(Kind::Device, name).ok()?;
         // Held for as long as this function: whoever takes the name tries again.
-        file.try_lock().ok()?;
+        file.try_lock_shared().ok()?;
         if !self.names(Kind::Device, name, &file) {
             return None;
         }
@@ -44,13 +44,13 @@ impl StateDir {
         }
     }
 
-    /// Only a holder of the lock may call this.
+    /// Only who holds the lock alone may call this.
     pub(super) fn remove_files(&self, kind: Kind, name: &str) {
         self.remove_sockets(kind, name);
         let _ = fs::remove_file(self.file(name, kind.lock_suffix()));
     }
 
-    /// The same for its sockets.
+    /// The same for its sockets. A shared lock is enough: nobody takes the name meanwhile.
     pub(super) fn remove_sockets(&self, kind: Kind, name: &str) {
         for suffix in kind.socket_suffixes() {
             let path = self.file(name, suffix);

@@ -398,7 +398,8 @@ impl StateDir {
     fn living_entry(&self, kind: Kind, name: &str) -> Option<Entry> {
         // Only an existing file is tried: asking about a name must not make it.
         let file = self.open_lock(kind, name).ok()?;
-        match file.try_lock() {
+        // Shared: others that only look are no obstacle, and are not taken for a server.
+        match file.try_lock_shared() {
             Ok(()) => {
                 // A device that was served stays for people to see, one that never was does not. Its
                 // sockets go either way: a server in a sandbox that takes the name could not remove them.
@@ -406,7 +407,9 @@ impl StateDir {
                 if self.is_own && self.names(kind, name, &file) {
                     match is_seen {
                         true => self.remove_sockets(kind, name),
-                        false => self.remove_files(kind, name),
+                        // Alone, or two could remove a file that has another by then.
+                        false if file.try_lock().is_ok() => self.remove_files(kind, name),
+                        false => {}
                     }
                 }
                 None
@@ -675,6 +678,26 @@ mod tests {
         drop(first);
         assert_eq!((numbers(&dir), dir.entries().unwrap().len()), (1, 1));
         assert_eq!(dir.claim_server().unwrap().name(), "0");
+    }
+
+    /// Commands look at the same time. None may take the look of another for a server.
+    #[test]
+    fn those_who_look_do_not_see_each_other() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = StateDir::open(temp.path().join("uzram")).unwrap();
+        let owner = "{\"pid\":1,\"control\":\"/x\"}";
+        fs::write(dir.path().join("dead.lock"), owner).unwrap();
+        let look = || {
+            for _ in 0..2000 {
+                assert!(dir.entry("dead").is_none());
+                assert!(dir.dead_entry("dead").is_some());
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(look);
+            }
+        });
     }
 
     #[test]
