@@ -307,20 +307,33 @@ fn a_server_that_is_just_dying_is_waited_for_and_said_to_be_killed() {
     let lock = home.just_dying();
     std::thread::scope(|scope| {
         let asked = commands.map(|command| scope.spawn(|| home.run(command)));
-        let list = scope.spawn(|| home.run(&["list"]));
         // Those that do not wait have answered by now.
         std::thread::sleep(Duration::from_millis(300));
         drop(lock);
         for ran in asked {
             ran.join().unwrap().refused(1, said);
         }
-        let list = list.join().unwrap();
-        assert_eq!((list.status, list.stderr.as_str()), (0, ""), "{list:?}");
-        assert!(
-            list.stdout.contains("was killed; uzram down dead"),
-            "{list:?}"
-        );
     });
+}
+
+#[test]
+fn a_server_that_is_just_dying_is_no_error_of_a_listing() {
+    let home = Home::new();
+    let mut lock = Some(home.just_dying());
+    // A listing waits for one second only, and a busy machine may hold this test up for longer than that.
+    let is_seen = (0..10).any(|_| {
+        let lock = lock.take().unwrap_or_else(|| home.hold_dead());
+        let list = std::thread::scope(|scope| {
+            let list = scope.spawn(|| home.run(&["list"]));
+            std::thread::sleep(Duration::from_millis(300));
+            drop(lock);
+            list.join().unwrap()
+        });
+        list.status == 0
+            && list.stderr.is_empty()
+            && list.stdout.contains("was killed; uzram down dead")
+    });
+    assert!(is_seen);
 }
 
 impl Home {
@@ -330,6 +343,11 @@ impl Home {
         let mut killed = self.serve(&["--size", "1M", "--name", "dead"]);
         killed.signal("KILL");
         killed.wait();
+        self.hold_dead()
+    }
+
+    /// Takes the lock of the disk `dead`, whose server is dead.
+    fn hold_dead(&self) -> std::fs::File {
         let lock = std::fs::File::open(self.state().join("dead.lock")).unwrap();
         eventually("the lock is free", || lock.try_lock().is_ok());
         lock
