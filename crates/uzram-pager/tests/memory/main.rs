@@ -126,6 +126,13 @@ fn discard(bytes: &mut [u8], advice: i32) {
     assert_eq!(result, 0);
 }
 
+/// Lets a child after a fork die of its touch at once. The standard library's handler of the signal takes a lock that another
+/// thread may have held at the fork, and aborts then.
+fn die_of_segv() {
+    // SAFETY: the default action runs no code, and a child after a fork may set it.
+    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+}
+
 /// Fills a page with words that tell the page from others, and shrink to about half.
 fn mark(page: &mut [u8], seed: u64) {
     let mut rng = uzram_testkit::Rng::new(seed);

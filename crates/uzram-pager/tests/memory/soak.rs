@@ -11,7 +11,7 @@ use io_uring::{IoUring, opcode, types};
 use uzram_pager::CompressedMemory;
 use uzram_testkit::Rng;
 
-use super::{PAGE, apart, discard, mark, memory};
+use super::{PAGE, apart, die_of_segv, discard, mark, memory};
 
 /// Seconds of a run, for longer ones than the tests'.
 const SECONDS: &str = "UZRAM_PAGER_SOAK_SECONDS";
@@ -361,6 +361,7 @@ impl Worker {
         // SAFETY: the child compares bytes, touches one, and ends.
         match unsafe { libc::fork() } {
             0 => {
+                die_of_segv();
                 let is_same = self.copy[range.start] == first;
                 // SAFETY: asks the system for no memory file of a child that dies by its touch.
                 unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use io_uring::{IoUring, opcode, types};
 use uzram_pager::CompressedMemory;
 
-use super::{PAGE, apart, killed_by, mark, marked, memory, present};
+use super::{PAGE, apart, die_of_segv, killed_by, mark, marked, memory, present};
 
 const PAGES: usize = 1000;
 
@@ -32,6 +32,7 @@ fn in_child(body: impl FnOnce()) -> i32 {
     // SAFETY: this process has one thread besides the pager, and the child ends without returning.
     match unsafe { libc::fork() } {
         0 => {
+            die_of_segv();
             body();
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) }
