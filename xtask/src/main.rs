@@ -12,6 +12,7 @@ mod dist;
 mod e2e;
 mod elf;
 mod install;
+mod leftovers;
 mod man;
 mod members;
 mod process;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::{self, Output};
 use crate::report::{Report, tally};
-use crate::{builds, dist, e2e, install, vm, workspace};
+use crate::{builds, dist, e2e, install, leftovers, vm, workspace};
 
 /// Time for each fuzz target.
 const FUZZ_SECONDS: u32 = 10;
@@ -13,6 +13,9 @@ const FUZZ_LIMIT: Duration = Duration::from_secs(900);
 /// The release of cargo-fuzz that is built where none is installed.
 const CARGO_FUZZ_VERSION: &str = "0.13.2";
 const MINUTE: Duration = Duration::from_secs(60);
+/// Of building and running a group of tests. They hang beyond it: a machine with ten times as much work as
+/// it has CPUs needs half of that.
+const TESTS_LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// The arguments of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -134,6 +137,7 @@ const STEPS: &[Step] = &[
 
 /// Runs the suite, prints the summary, and fails if anything failed.
 pub fn run(options: &Options) -> ExitCode {
+    leftovers::put_back();
     if may_install(options) {
         install::install_missing();
     }
@@ -243,9 +247,9 @@ fn minimum_rust(_: &Options) -> Result<Report, String> {
 fn tests(_: &Options) -> Result<Report, String> {
     // The default members are the product. Apart from the laboratory, for cargo would build the engine for both
     // with the feature that only the laboratory enables.
-    let mut report = cargo_test(cargo("test --no-fail-fast"), 20 * MINUTE)?;
+    let mut report = cargo_test(cargo("test --no-fail-fast"), TESTS_LIMIT)?;
     let laboratory = cargo("test -p uzram-bench -p uzram-testkit --no-fail-fast");
-    report.add(cargo_test(laboratory, 15 * MINUTE)?);
+    report.add(cargo_test(laboratory, TESTS_LIMIT)?);
     if !install::missing(&[install::CHROMIUM]).is_empty() {
         let what = "tests: reports in a browser (no chromium)";
         report.leave_out(what.into(), &[install::CHROMIUM.package]);
@@ -256,7 +260,7 @@ fn tests(_: &Options) -> Result<Report, String> {
 fn pure_rust(_: &Options) -> Result<Report, String> {
     cargo_test(
         cargo("test -p uzram --no-default-features --no-fail-fast"),
-        15 * MINUTE,
+        TESTS_LIMIT,
     )
 }
 
@@ -267,17 +271,17 @@ fn shuttle(_: &Options) -> Result<Report, String> {
     let mut test = cargo("test --profile suite -p uzram -p uzram-bench --lib shuttle");
     test.env("RUSTFLAGS", "--cfg uzram_shuttle");
     test.env("CARGO_TARGET_DIR", workspace::target_dir().join("shuttle"));
-    cargo_test(test, 20 * MINUTE)
+    cargo_test(test, TESTS_LIMIT)
 }
 
 /// Races and arithmetic of the engine and the protocol, optimized.
 fn release_tests(_: &Options) -> Result<Report, String> {
     let crates = "-p uzram -p uzram-media -p uzram-frontends -p uzram-server";
     let test = cargo(&format!("test --profile suite {crates} --no-fail-fast"));
-    let mut report = cargo_test(test, 20 * MINUTE)?;
+    let mut report = cargo_test(test, TESTS_LIMIT)?;
     // Rates mean something there only: the benchmark's jobs against fio's own.
     let rates = cargo("test --profile suite -p uzram-bench --lib -- as_many_operations");
-    report.add(cargo_test(rates, 15 * MINUTE)?);
+    report.add(cargo_test(rates, TESTS_LIMIT)?);
     Ok(report)
 }
 

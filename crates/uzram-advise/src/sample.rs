@@ -1,11 +1,13 @@
 //! Figures from several runs, and ratios taken pair by pair.
 
+use serde::Serialize;
+
 /// The measurements of each run, in the order of the runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series(Vec<f64>);
 
 /// The least, the middle and the greatest of a series.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// The least.
     pub min: f64,

@@ -22,12 +22,12 @@ use device::{DeviceArgs, UpDeviceArgs};
     after_help = "\
 Start here:
   uzram serve --size 1G         a compressed RAM disk, served over NBD
-  uzram doctor                  what this kernel offers, and the best command here
-  uzram up --swap               compressed memory as swap; uzram down swap0 ends it
+  uzram doctor                  what this kernel offers, the best command here
+  uzram up --swap               compressed memory as swap, until uzram down swap0
   uzram stat                    what it holds, by zram's counters
   uzram COMMAND --help          examples of every command
 
-Sizes are binary: 1G is 2^30 bytes, 1.5G and 50% (of the machine's RAM) are fine.
+Sizes are binary: 1G is 2^30 bytes, 1.5G and 50% (of the machine's RAM) work.
 Exit status: 0 done, 1 failed, 2 wrong usage."
 )]
 pub struct Cli {
@@ -111,6 +111,10 @@ pub struct ServeArgs {
     /// out which the sandbox refuses
     #[arg(long, conflicts_with = "no_sandbox")]
     pub sandbox_log: bool,
+    /// Leave the session of whoever starts it: `up` asks for that, and its terminal's Ctrl-C is meant
+    /// for others.
+    #[arg(long, hide = true)]
+    pub own_session: bool,
 }
 
 /// Set a disk up for use, in the background: as swap, or with a file system on a directory
@@ -492,7 +496,8 @@ pub struct CaptureArgs {
 Examples:
   uzram capture --pid 1234 --out heap.pages
   uzram train --out heap.dict heap.pages
-  uzram serve --size 1G --algorithm zstd --algorithm-params \"level=6 dict=heap.dict\"
+  uzram serve --size 1G --algorithm zstd \\
+    --algorithm-params \"level=6 dict=heap.dict\"
 
 Every other run of 16 pages is trained on, and the rest measured: what is printed is the gain on pages \
 that the dictionary has not seen. It pays where pages resemble each other, as those of databases and \

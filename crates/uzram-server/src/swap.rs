@@ -12,7 +12,8 @@
 //!   writeback or swap, and may use reserves;
 //! - is the last choice of the out-of-memory killer;
 //! - runs before other programs: a thread that waits for a page waits for the server's turn on a
-//!   CPU.
+//!   CPU. Its nice value says so, and that of its session, where the kernel shares the CPUs out
+//!   among sessions first.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -65,6 +66,11 @@ const OOM_SCORE_ADJ: &str = "-1000";
 const NICE: i32 = -20;
 /// The value from which a limit on nice values counts down.
 const NICE_LIMIT_BASE: u64 = 20;
+/// The nice value of this session as a whole (`CONFIG_SCHED_AUTOGROUP`, sched(7)).
+const SESSION_NICE: &str = "/proc/self/autogroup";
+const OWN_STAT: &str = "/proc/self/stat";
+/// Whether the kernel shares the CPUs out among sessions.
+const SESSIONS_SHARE: &str = "/proc/sys/kernel/sched_autogroup_enabled";
 
 /// Set by [`prepare_process`].
 static IS_PREPARED: AtomicBool = AtomicBool::new(false);
@@ -111,6 +117,11 @@ pub fn prepare_process() -> Vec<String> {
             niceness()
         ),
     );
+    note(
+        hasten_session(),
+        "its session has no turn before others: let it lead one (uzram up, setsid) with CAP_SYS_NICE, or set \
+         kernel.sched_autogroup_enabled=0; beside busy programs of other sessions swap is slow",
+    );
     IS_PREPARED.store(true, Ordering::Relaxed);
     refused
 }
@@ -127,6 +138,37 @@ fn hasten() -> io::Result<()> {
         let _ = setpriority_process(None, permitted);
     }
     Err(error.into())
+}
+
+/// Lowers the nice value of this process's session, if it has one to itself: a nice value counts
+/// among the tasks of a session only, and each session has the same share of a CPU otherwise.
+///
+/// In a CPU cgroup of its own, as a service of systemd, the group's weight counts and this says
+/// nothing.
+fn hasten_session() -> io::Result<()> {
+    let sharing = std::fs::read_to_string(SESSIONS_SHARE).unwrap_or_default();
+    if sharing.trim() != "1" {
+        return Ok(());
+    }
+    let stat = std::fs::read_to_string(OWN_STAT)?;
+    if !leads_session(&stat) {
+        return Err(Errno::PERM.into());
+    }
+    std::fs::write(SESSION_NICE, NICE.to_string())
+}
+
+/// Whether the process of `stat`, the text of proc_pid_stat(5), leads its session.
+///
+/// `getsid` cannot say: it is 0 where the leader is outside this PID namespace, as in a container.
+fn leads_session(stat: &str) -> bool {
+    let Some((pid, (_name, after_name))) = stat
+        .split_once(' ')
+        .and_then(|(pid, rest)| Some((pid, rest.rsplit_once(')')?)))
+    else {
+        return false;
+    };
+    // State, parent, process group, session.
+    after_name.split_whitespace().nth(3) == Some(pid)
 }
 
 /// The nice value of this thread and of those that it starts.
@@ -337,6 +379,22 @@ fn header(page_bytes: usize, size_bytes: u64) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leader_is_told_from_others() {
+        for (stat, leads) in [
+            ("7 (uzram) S 1 7 7 0 -1 4194560", true),
+            ("7 (u) 8 S (7 8) S 1 7 7 0 -1", true),
+            ("7 (uzram) S 1 7 6 0 -1 4194560", false),
+            // The leader is outside this PID namespace.
+            ("1 (uzram) S 0 0 0 0 -1 4194560", false),
+            ("7 (uzram) S 1 7", false),
+            ("7", false),
+            ("", false),
+        ] {
+            assert_eq!(leads_session(stat), leads, "{stat:?}");
+        }
+    }
 
     #[test]
     fn watermarks_are_a_tenth_of_ram_at_most() {

@@ -10,6 +10,7 @@ use crate::args::SuiteArgs;
 use crate::command;
 use crate::corpus::{self, Corpus};
 use crate::error::{Error, Result};
+use crate::folder;
 use crate::machine::{self, Machine};
 use crate::peers::Peer;
 use crate::plain;
@@ -114,7 +115,8 @@ const JOBS_EXAMPLES: &str = "Examples:
   uzram-bench jobs --quick
   uzram-bench jobs --algorithm lz4 --corpus heap.pages --html jobs.html
   uzram-bench jobs --iozone '-t 4 -r 16K -s 64M -I -+Z' --on engine --on nbd
-  uzram-bench jobs --fio 'rw=randrw bs=4k size=64m numjobs=2 buffer_compress_percentage=50' --on /dev/ram0";
+  uzram-bench jobs --on /dev/ram0 \\
+    --fio 'rw=randrw bs=4k size=64m numjobs=2 buffer_compress_percentage=50'";
 
 /// Arguments of the suite `jobs`.
 #[derive(Clone, Debug, clap::Args)]
@@ -177,6 +179,7 @@ pub fn run(args: Args) -> Result<()> {
 /// Measures a suite, with what every suite takes and what it takes besides.
 fn measure<A>(suite: &Suite<A>, args: &SuiteArgs, own: &A) -> Result<()> {
     let options = options(suite, args)?;
+    folder::undo_dead_runs();
     let run = (suite.plan)(&options, own)?;
     // Found out now rather than after minutes of measuring.
     command::check_writable("json", args.json.as_deref())?;
@@ -406,6 +409,20 @@ mod tests {
                 scale: Some(0),
             };
             assert!((suite.plan)(&default, &own).is_err());
+        }
+    }
+
+    /// A paragraph is one line of the source, which clap wraps; two that are wrapped again look broken.
+    #[test]
+    fn help_after_the_options_fits_a_terminal_or_is_wrapped_once() {
+        let command = <Args as Subcommand>::augment_subcommands(clap::Command::new("x"));
+        let of_suites = command
+            .get_subcommands()
+            .filter_map(clap::Command::get_after_help);
+        let texts: Vec<String> = of_suites.map(ToString::to_string).collect();
+        assert!(!texts.is_empty());
+        for line in texts.iter().flat_map(|text| text.lines()) {
+            assert!(line.len() <= 80 || line.ends_with('.'), "{line}");
         }
     }
 

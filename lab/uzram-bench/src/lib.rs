@@ -9,6 +9,7 @@
 //!   rows and ratios of what they did.
 //! - `workload`, `synthetic` and `sink` are what all sides share: pages, orders, buffers. The head of
 //!   `workload` says what is fair.
+//! - `folder` holds folders and cgroups of a run, and undoes what a run that was killed left behind.
 //! - `variants/` holds the engine's paths not taken: other slot locks, other ways to share streams.
 //! - `aims` and `published` put what is aimed at and what others published, from `data/`, beside figures.
 //! - Corpora, spreads and reports are those of `uzram-advise`.
@@ -33,6 +34,7 @@ pub mod cli;
 #[allow(unsafe_code)]
 mod cpu_time;
 mod figures;
+mod folder;
 mod job;
 mod machine;
 #[allow(unsafe_code)]

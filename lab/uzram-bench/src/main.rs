@@ -19,13 +19,14 @@ use uzram_bench::{Error, Result};
     after_help = "\
 Examples:
   uzram-bench store --quick
-  uzram capture --pid 1234 --out heap.pages && uzram-bench store --corpus heap.pages
+  uzram capture --pid 1234 --out heap.pages
+  uzram-bench store --corpus heap.pages
   uzram-bench nbd --corpus heap.pages --json report.json
   uzram-bench pools --quick --corpus heap.pages
   uzram-bench streams --quick --html streams.html
 
-Peers that are not installed are reported as missing. What measures servers takes the uzram that lies
-beside uzram-bench, or else in PATH.
+Peers that are not installed are reported as missing. What measures servers takes the uzram that \
+lies beside uzram-bench, or else in PATH.
 Exit status: 0 done, 1 failed, 2 wrong usage."
 )]
 struct Cli {

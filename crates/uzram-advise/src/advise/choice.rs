@@ -20,8 +20,9 @@ const LEVELS: [(&str, &[i32]); 4] = [
 ];
 
 /// Codecs with their parameters by what a page costs as a rule, the cheapest first.
-const CHEAPEST_FIRST: [(&str, &str); 14] = [
+const CHEAPEST_FIRST: [(&str, &str); 15] = [
     ("words", ""),
+    ("auto", ""),
     ("lz4", "level=4"),
     ("lz4", ""),
     ("lzo", ""),

@@ -126,7 +126,7 @@ pub struct Tradeoff {
 }
 
 /// One variant's figure in one case.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// `CORPUS/ALGORITHM/CASE`, unique together with variant and metric.
     pub case: String,
@@ -137,6 +137,7 @@ pub struct Measured {
     /// The unit of the figures; it says which direction is better.
     pub unit: &'static str,
     /// The figures of all runs.
+    #[serde(flatten)]
     pub spread: Spread,
     /// Size of the data that was worked on, in bytes.
     pub working_set_bytes: u64,
@@ -145,7 +146,7 @@ pub struct Measured {
 }
 
 /// One figure over another, pair by pair.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
     /// The case of both sides.
     pub case: String,
@@ -156,8 +157,10 @@ pub struct Ratio {
     /// The metric of both.
     pub metric: &'static str,
     /// The ratios of all runs.
+    #[serde(flatten)]
     pub spread: Spread,
     /// The value to reach, if there is one.
+    #[serde(skip)]
     pub aim: Option<Aim>,
 }
 

@@ -23,37 +23,11 @@ struct Document<'a> {
     profile: &'a str,
     machine: &'a Machine,
     corpora: &'a [CorpusFacts],
-    results: Vec<Row<'a>>,
-    ratios: Vec<RatioRow<'a>>,
+    results: Vec<&'a Measured>,
+    ratios: Vec<&'a Ratio>,
     claims: Vec<&'a Claim>,
     /// Null for a whole report; else why it is only a part.
     stopped: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct Row<'a> {
-    case: &'a str,
-    variant: &'a str,
-    metric: &'a str,
-    unit: &'a str,
-    min: f64,
-    median: f64,
-    max: f64,
-    runs: usize,
-    working_set_bytes: u64,
-    pinned: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct RatioRow<'a> {
-    case: &'a str,
-    numerator: &'a str,
-    denominator: &'a str,
-    metric: &'a str,
-    min: f64,
-    median: f64,
-    max: f64,
-    runs: usize,
 }
 
 /// Writes the report to `path`.
@@ -77,46 +51,10 @@ fn document(report: &Report) -> Document<'_> {
         profile: PROFILE,
         machine: &report.machine,
         corpora: &report.corpora,
-        results: blocks
-            .iter()
-            .flat_map(|block| &block.results)
-            .map(row)
-            .collect(),
-        ratios: blocks
-            .iter()
-            .flat_map(|block| &block.ratios)
-            .map(ratio_row)
-            .collect(),
+        results: blocks.iter().flat_map(|block| &block.results).collect(),
+        ratios: blocks.iter().flat_map(|block| &block.ratios).collect(),
         claims: blocks.iter().flat_map(|block| &block.claims).collect(),
         stopped: report.stopped.as_deref(),
-    }
-}
-
-fn row(measured: &Measured) -> Row<'_> {
-    Row {
-        case: &measured.case,
-        variant: &measured.variant,
-        metric: measured.metric,
-        unit: measured.unit,
-        min: measured.spread.min,
-        median: measured.spread.median,
-        max: measured.spread.max,
-        runs: measured.spread.runs,
-        working_set_bytes: measured.working_set_bytes,
-        pinned: measured.pinned.as_deref(),
-    }
-}
-
-fn ratio_row(ratio: &Ratio) -> RatioRow<'_> {
-    RatioRow {
-        case: &ratio.case,
-        numerator: &ratio.numerator,
-        denominator: &ratio.denominator,
-        metric: ratio.metric,
-        min: ratio.spread.min,
-        median: ratio.spread.median,
-        max: ratio.spread.max,
-        runs: ratio.spread.runs,
     }
 }
 

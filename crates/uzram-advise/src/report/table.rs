@@ -75,22 +75,28 @@ fn render_block(block: &Block, out: &mut String) {
 
 fn render_list(block: &Block, out: &mut String) {
     let mut rows: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).to_vec()];
-    let mut previous = "";
+    let mut previous = String::new();
     for measured in &block.results {
-        let mut case = measured
-            .case
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
-        if measured.case == previous {
-            case.clear();
+        let mut label = label(block, measured);
+        match label == previous {
+            true => label.clear(),
+            false => previous.clone_from(&label),
         }
-        previous = &measured.case;
-        let lines = lines(block, measured, case);
+        let lines = lines(block, measured, label);
         rows.extend(lines.into_iter().map(|line| line.to_vec()));
     }
     align_by(2, &rows, &RIGHT_ALIGNED, out);
+}
+
+/// The last part of a case's name, with the measure where the case has several.
+fn label(block: &Block, measured: &Measured) -> String {
+    let case = measured.case.rsplit('/').next().unwrap_or_default();
+    let is_other =
+        |other: &Measured| other.case == measured.case && other.metric != measured.metric;
+    match block.results.iter().any(is_other) {
+        true => format!("{case}, {}", measured.metric.replace('_', " ")),
+        false => case.to_owned(),
+    }
 }
 
 /// Each claim with how it stands, what was measured, and why.
@@ -325,6 +331,21 @@ mod tests {
         for column in 1..12 {
             assert_eq!(out.matches(&format!("b {column:08}")).count(), 1);
         }
+    }
+
+    #[test]
+    fn a_case_of_several_measures_names_each() {
+        let mut report = crate::report::tests::sample();
+        let results = &mut report.blocks[0].results;
+        let mut scans = results.clone();
+        scans.iter_mut().for_each(|row| row.metric = "two_scans");
+        results.extend(scans);
+        let text = render(&report);
+        let count = |label: &str| text.lines().filter(|line| line.contains(label)).count();
+        // Once in each part of a table that is wider than a terminal.
+        let parts = text.matches("case  ").count();
+        assert_eq!(count("  overwrite, time per page "), parts, "{text}");
+        assert_eq!(count("  overwrite, two scans "), parts, "{text}");
     }
 
     #[test]

@@ -8,7 +8,6 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -324,6 +323,7 @@ impl<'a> Started<'a> {
         let log = File::create(state.log(name)).map_err(|e| failed("log", e))?;
         let mut command = Command::new(program);
         command.arg("--control-dir").arg(state.path()).arg("serve");
+        command.arg("--own-session");
         command.args(["--attach", Attach::block_device().name()]);
         command.args(["--name", name, "--size"]);
         command.arg(size_bytes.to_string());
@@ -346,10 +346,8 @@ impl<'a> Started<'a> {
         if let Purpose::Swap { .. } = purpose {
             command.arg("--for-swap");
         }
-        // A group of its own: Ctrl-C in this terminal is not meant for it. `/`: it keeps no file
-        // system from being unmounted.
+        // `/`: it keeps no file system from being unmounted.
         command
-            .process_group(0)
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

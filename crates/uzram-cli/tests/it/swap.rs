@@ -239,6 +239,20 @@ fn a_server_for_swap_runs_before_others_whatever_it_was_started_with() {
     assert!(niceness(served.child.id()).iter().all(|nice| *nice == own));
 }
 
+/// As the first program of a container often is: its session's leader has no number in it.
+#[test]
+fn a_server_for_swap_runs_where_its_session_began_outside_its_pid_namespace() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    command.arg(env!("CARGO_BIN_EXE_uzram"));
+    let mut served = home.start_by(command, &["serve", "--for-swap", "--size", "64M"]);
+    served.wait_until_ready();
+}
+
 /// How often the thread that refills spares slept so far.
 fn maintenance_pauses(served: &Served) -> u64 {
     let statuses = statuses(served);

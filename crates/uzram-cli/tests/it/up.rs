@@ -110,6 +110,17 @@ fn a_directory_is_up_and_down_and_twice_is_fine() {
     assert_eq!(fs::metadata(mnt).unwrap().uid(), 65534);
 }
 
+/// A nice value counts within a session only, where the kernel shares the CPUs out among them.
+fn has_a_session_before_others(pid: u64) {
+    let own = rustix::process::Pid::from_raw(pid as i32);
+    assert_eq!(rustix::process::getsid(own).ok(), own);
+    let sharing = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
+    if sharing.is_ok_and(|sharing| sharing.trim() == "1") {
+        let session = fs::read_to_string(format!("/proc/{pid}/autogroup")).unwrap();
+        assert!(session.trim_end().ends_with(" nice -20"), "{session}");
+    }
+}
+
 #[test]
 fn swap_is_up_safely_and_down_and_twice_is_fine() {
     let Some(machine) = Machine::new() else {
@@ -136,6 +147,7 @@ fn swap_is_up_safely_and_down_and_twice_is_fine() {
         false => is_spared_and_marked(machine.pid("swap0")),
     }
     is_locked(machine.pid("swap0"));
+    has_a_session_before_others(machine.pid("swap0"));
     succeeded(&machine.up(&arguments), "swap0 is up already");
     machine
         .home

@@ -13,24 +13,47 @@ use crate::format::{NEAR_MAX, PAGE_WORDS};
 /// A byte for each word of a page, and room for the last register.
 pub(super) type List = [u8; PAGE_WORDS + 64];
 
-/// For each mask of eight bytes, where those that it names go together, and from where they come apart.
-/// A shuffle makes the others zero.
-static MOVES: [[[u8; 8]; 2]; 256] = {
-    let mut tables = [[[0x80; 8]; 2]; 256];
+/// For each mask of eight bytes, where those that it names come from when they go together. A shuffle
+/// makes the others zero.
+static TOGETHER: [[u8; 8]; 256] = moves(true);
+/// The same when they come apart.
+static APART: [[u8; 8]; 256] = moves(false);
+
+const fn moves(is_together: bool) -> [[u8; 8]; 256] {
+    let mut table = [[0x80; 8]; 256];
     let mut mask = 0;
     while mask < 256 {
         let (mut byte, mut rank) = (0, 0);
         while byte < 8 {
             if mask >> byte & 1 == 1 {
-                tables[mask][0][rank] = byte as u8;
-                tables[mask][1][byte] = rank as u8;
+                let (to, from) = if is_together {
+                    (rank, byte)
+                } else {
+                    (byte, rank)
+                };
+                table[mask][to] = from as u8;
                 rank += 1;
             }
             byte += 1;
         }
         mask += 1;
     }
-    tables
+    table
+}
+
+/// How much farther the upper eight of sixteen bytes come from than the lower, by the lower's count.
+static FARTHER: [[u8; 16]; 9] = {
+    let mut table = [[0; 16]; 9];
+    let mut count = 0;
+    while count < 9 {
+        let mut byte = 8;
+        while byte < 16 {
+            table[count][byte] = count as u8;
+            byte += 1;
+        }
+        count += 1;
+    }
+    table
 };
 
 /// For each bit of a mask, how many up to it are set.
@@ -161,9 +184,11 @@ pub(super) fn take_distances(
     // The first is what stands before a first change.
     let mut changes = [0; PAGE_WORDS + 64];
     let (mut nears, mut fars) = (0, 0);
-    for (is_near, changes) in is_near.iter().zip(changes[1..].as_chunks_mut::<8>().0) {
-        let these = apart(eight(&near, nears), *is_near) | apart(eight(far, fars), !is_near);
-        *changes = these.to_le_bytes();
+    for first in (0..changed).step_by(16) {
+        let is_near = eight(is_near, first / 8) as u16;
+        let these = apart_16(sixteen(&near, nears), is_near);
+        let those = apart_16(sixteen(far, fars), !is_near);
+        store_16(&mut changes, 1 + first, _mm_or_si128(these, those));
         nears += is_near.count_ones() as usize;
         fars += is_near.count_zeros() as usize;
     }
@@ -195,12 +220,29 @@ pub(super) fn take_masks(
     });
     take_nibbles(lows, count, masks, |low| low);
     let mut high = 0;
-    for (is_high, masks) in is_high.iter().zip(masks.as_chunks_mut::<8>().0) {
-        let these = u64::from_le_bytes(*masks) | apart(eight(&highs, high), *is_high);
-        *masks = these.to_le_bytes();
+    for first in (0..count).step_by(16) {
+        let is_high = eight(is_high, first / 8) as u16;
+        let these = apart_16(sixteen(&highs, high), is_high);
+        let both = _mm_or_si128(sixteen(masks, first), these);
+        store_16(masks, first, both);
         high += is_high.count_ones() as usize;
     }
     masks[count..count.next_multiple_of(8)].fill(0);
+    Ok(())
+}
+
+/// A bit for each of `count` bytes, whether it is given; those that are; the others are zero.
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+pub(super) fn take_some(count: usize, source: &mut Source<'_>, to: &mut List) -> Result<(), Error> {
+    let is_given = source.take(count.div_ceil(8))?;
+    let given = source.take(ones(is_given, count))?;
+    let mut at = 0;
+    for first in (0..count).step_by(16) {
+        let is_given = eight(is_given, first / 8) as u16;
+        store_16(to, first, apart_16(sixteen(given, at), is_given));
+        at += is_given.count_ones() as usize;
+    }
     Ok(())
 }
 
@@ -237,14 +279,19 @@ pub(super) fn gather(mask: u64, from: &[u8], to: &mut [u8]) -> usize {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn together(word: u64, mask: u8) -> u64 {
-    shuffle(word, &MOVES[usize::from(mask)][0])
+    shuffle(word, &TOGETHER[usize::from(mask)])
 }
 
-/// The first bytes of `word` where `mask` says, zeroes elsewhere.
+/// The first of sixteen bytes where `mask` says, zeroes elsewhere.
 #[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn apart(word: u64, mask: u8) -> u64 {
-    shuffle(word, &MOVES[usize::from(mask)][1])
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+pub(super) fn apart_16(bytes: __m128i, mask: u16) -> __m128i {
+    let half = |mask: u16| i64::from_le_bytes(APART[usize::from(mask as u8)]);
+    let table = _mm_set_epi64x(half(mask >> 8), half(mask));
+    let low_count = (mask & 0xff).count_ones() as usize;
+    // A byte that is to be zero stays above 0x80.
+    let table = _mm_add_epi8(table, load_16(&FARTHER[low_count]));
+    _mm_shuffle_epi8(bytes, table)
 }
 
 #[inline]
@@ -293,12 +340,29 @@ pub(super) fn eight(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(from(bytes, at))
 }
 
+/// The sixteen bytes from `at` on, zeroes behind the end.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn sixteen(bytes: &[u8], at: usize) -> __m128i {
-    let sixteen: [u8; 16] = from(bytes, at);
+pub(super) fn sixteen(bytes: &[u8], at: usize) -> __m128i {
+    match bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(bytes) => load_16(bytes),
+        None => load_16(&from(bytes, at)),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_16(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: 16 bytes.
-    unsafe { _mm_loadu_si128((&raw const sixteen).cast()) }
+    unsafe { _mm_loadu_si128((bytes as *const [u8; 16]).cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_16(list: &mut List, at: usize, value: __m128i) {
+    let to: &mut [u8; 16] = list[at..].first_chunk_mut().expect("a register's width");
+    // SAFETY: 16 bytes.
+    unsafe { _mm_storeu_si128((to as *mut [u8; 16]).cast(), value) };
 }
 
 /// As many bytes from `at` on, zeroes behind the end.

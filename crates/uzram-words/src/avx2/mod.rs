@@ -3,17 +3,19 @@
 
 #![allow(unsafe_code)]
 
+mod decode;
 mod lists;
+mod register;
 
 use core::arch::x86_64::*;
 
-use crate::decode::{self, Head, References, Source};
 use crate::encode::{
-    self, Classes, DELTA_BITS, LEAD, MULTIPLIER, Room, Scratch, TABLE_BITS, Table, back,
+    self, Classes, DELTA_BITS, LEAD, MULTIPLIER, Room, Scratch, TABLE_BITS, Table,
 };
 use crate::error::Error;
 use crate::format::{BLOCKS, DENSE, LANES, PAGE_BYTES, PAGE_WORDS, Plane, selector_bits};
-use lists::{apart, eight, gather, put_distances, put_masks, take_distances, take_masks, together};
+use lists::{gather, put_distances, put_masks, together};
+use register::{WORDS, load, load_table, load_words, store};
 
 /// Proof that the CPU has what this file uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ pub(crate) fn encode<const LEVEL: u8>(
     unsafe { encode_page::<LEVEL>(page, scratch, out) }
 }
 
-/// As [`decode::page`].
+/// As [`decode::page`](crate::decode::page).
 pub(crate) fn decode<'a, const LEVEL: u8>(
     _: Present,
     is_plain: bool,
@@ -48,32 +50,8 @@ pub(crate) fn decode<'a, const LEVEL: u8>(
     page: &mut [u8; PAGE_BYTES],
 ) -> Result<&'a [u8], Error> {
     // SAFETY: as above.
-    unsafe { decode_page::<LEVEL>(is_plain, source, page) }
+    unsafe { decode::page::<LEVEL>(is_plain, source, page) }
 }
-
-/// For each mask of four words, where the halves of those that it names go together, from where they come
-/// apart, and all bits of those.
-static WORDS: [[[u32; 8]; 3]; 16] = {
-    let mut tables = [[[0; 8]; 3]; 16];
-    let mut mask = 0;
-    while mask < 16 {
-        let (mut word, mut rank) = (0, 0);
-        while word < 4 {
-            if mask >> word & 1 == 1 {
-                tables[mask][0][2 * rank] = 2 * word as u32;
-                tables[mask][0][2 * rank + 1] = 2 * word as u32 + 1;
-                tables[mask][1][2 * word] = 2 * rank as u32;
-                tables[mask][1][2 * word + 1] = 2 * rank as u32 + 1;
-                tables[mask][2][2 * word] = !0;
-                tables[mask][2][2 * word + 1] = !0;
-                rank += 1;
-            }
-            word += 1;
-        }
-        mask += 1;
-    }
-    tables
-};
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 fn encode_page<const LEVEL: u8>(
@@ -332,164 +310,10 @@ fn count<const LEVEL: u8>(words: __m256i, selector: usize) -> __m256i {
     _mm256_or_si256(above, _mm256_set1_epi64x(selector as i64))
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn decode_page<'a, const LEVEL: u8>(
-    is_plain: bool,
-    source: &'a [u8],
-    page: &mut [u8; PAGE_BYTES],
-) -> Result<&'a [u8], Error> {
-    let mut source = Source::new(source);
-    let head = Head::read::<LEVEL>(&mut source)?;
-    let references = take_references::<LEVEL>(&head, &mut source)?;
-    let mut coded = [0; LEAD + PAGE_WORDS + LANES];
-    if is_plain {
-        decode::plain(head.coded, &mut source, &mut coded)?;
-    } else {
-        take_coded::<LEVEL>(head.coded, &mut source, &mut coded)?;
-    }
-    place::<LEVEL>(&head, &references, &coded, page)?;
-    Ok(source.rest())
-}
-
-/// As [`decode::references`].
-#[inline]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn take_references<const LEVEL: u8>(
-    head: &Head,
-    source: &mut Source<'_>,
-) -> Result<References, Error> {
-    let mut references = References::new();
-    take_distances(head.copies, source, &mut references.copies)?;
-    if LEVEL == DENSE {
-        take_distances(head.nears, source, &mut references.nears)?;
-        decode::deltas(head.nears, source, &mut references.deltas)?;
-    }
-    Ok(references)
-}
-
-/// How far before its group's first word the one stands that a selector names for a lane.
-static BACK: [[u8; 16]; LANES] = {
-    let mut table = [[0; 16]; LANES];
-    let mut lane = 0;
-    while lane < LANES {
-        let mut selector = 1;
-        while selector < 16 {
-            table[lane][selector] = back(lane, selector) as u8;
-            selector += 1;
-        }
-        lane += 1;
-    }
-    table
-};
-
-/// As [`decode::page`] reads coded words.
-#[inline]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn take_coded<const LEVEL: u8>(
-    count: usize,
-    source: &mut Source<'_>,
-    coded: &mut [u64; LEAD + PAGE_WORDS + LANES],
-) -> Result<(), Error> {
-    let bits = selector_bits(LEVEL);
-    let selectors = source.take(count.div_ceil(LANES) * bits)?;
-    let mut masks = [0; PAGE_WORDS + 64];
-    take_masks(count, source, &mut masks)?;
-    let bytes = source.rest();
-    let mut at = 0;
-    for group in 0..count.div_ceil(LANES) {
-        let mut packed = eight(selectors, group * bits) as usize;
-        for lane in 0..LANES {
-            let mask = masks[group * LANES + lane];
-            let rest = apart(eight(bytes, at), mask);
-            at += mask.count_ones() as usize;
-            let selector = packed & ((1 << bits) - 1);
-            packed >>= bits;
-            // For none the first word is taken, which is zero.
-            let is_any = usize::from(selector != 0).wrapping_neg();
-            let other = LEAD + group * LANES - usize::from(BACK[lane][selector]);
-            coded[LEAD + group * LANES + lane] = rest ^ coded[other & is_any];
-        }
-    }
-    source.take(at)?;
-    Ok(())
-}
-
-/// As [`decode::page`] puts the words in their places: first those that are coded, then references.
-#[inline]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn place<const LEVEL: u8>(
-    head: &Head,
-    references: &References,
-    coded: &[u64; LEAD + PAGE_WORDS + LANES],
-    page: &mut [u8; PAGE_BYTES],
-) -> Result<(), Error> {
-    let mut words = [0; PAGE_WORDS];
-    let (mut code, mut copy, mut near) = (LEAD, 0, 0);
-    for block in 0..BLOCKS {
-        let [in_full, copied, nearby] = head.block(block);
-        for part in 0..16 {
-            let kept = (in_full >> (4 * part)) as usize & 0xf;
-            let [_, from, all] = &WORDS[kept];
-            let these = _mm256_permutevar8x32_epi32(load_words(coded, code), load_table(from));
-            let these = _mm256_and_si256(these, load_table(all));
-            store(&mut words, block * 64 + part * 4, these);
-            code += kept.count_ones() as usize;
-        }
-        let mut left = copied | nearby;
-        while left != 0 {
-            let lane = left.trailing_zeros();
-            let index = block * 64 + lane as usize;
-            left &= left - 1;
-            words[index] = if LEVEL == DENSE && nearby >> lane & 1 == 1 {
-                near += 1;
-                let delta = u64::from(references.deltas[near - 1]);
-                decode::earlier(&words, index, references.nears[near - 1])? ^ delta
-            } else {
-                copy += 1;
-                decode::earlier(&words, index, references.copies[copy - 1])?
-            };
-        }
-    }
-    for (bytes, word) in page.as_chunks_mut().0.iter_mut().zip(words) {
-        *bytes = u64::to_le_bytes(word);
-    }
-    Ok(())
-}
-
 /// A bit for each of four words that is zero.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn is_zero(words: __m256i) -> u64 {
     let zero = _mm256_cmpeq_epi64(words, _mm256_setzero_si256());
     _mm256_movemask_pd(_mm256_castsi256_pd(zero)) as u64
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load(bytes: &[u8; 32]) -> __m256i {
-    // SAFETY: 32 bytes.
-    unsafe { _mm256_loadu_si256((bytes as *const [u8; 32]).cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load_table(table: &[u32; 8]) -> __m256i {
-    // SAFETY: 32 bytes.
-    unsafe { _mm256_loadu_si256((table as *const [u32; 8]).cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load_words(words: &[u64], at: usize) -> __m256i {
-    let words: &[u64; 4] = words[at..].first_chunk().expect("a register's width");
-    // SAFETY: 32 bytes.
-    unsafe { _mm256_loadu_si256((words as *const [u64; 4]).cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn store(words: &mut [u64], at: usize, value: __m256i) {
-    let to: &mut [u64; 4] = words[at..].first_chunk_mut().expect("a register's width");
-    // SAFETY: 32 bytes.
-    unsafe { _mm256_storeu_si256((to as *mut [u64; 4]).cast(), value) }
 }

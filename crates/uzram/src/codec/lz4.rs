@@ -15,6 +15,8 @@ use crate::page::Unit;
 #[cfg(feature = "c-codecs")]
 use crate::sync::Arc;
 
+pub(super) use imp::State;
+
 pub(super) const NAME: &str = "lz4";
 
 const ACCELERATION_DEFAULT: i32 = 1;
@@ -49,7 +51,7 @@ impl Codec for Lz4 {
         if let Some(dictionary) = &self.dictionary {
             return dictionary.compressor();
         }
-        Ok(memory::boxed(imp::State::new(self.acceleration)?)?)
+        Ok(memory::boxed(State::new(self.acceleration)?)?)
     }
 
     fn decompressor(&self, _unit: Unit) -> Result<Decompressor> {
@@ -97,13 +99,13 @@ mod imp {
         ) -> c_int;
     }
 
-    pub(super) struct State {
+    pub(in crate::codec) struct State {
         words: Box<[u64]>,
         acceleration: c_int,
     }
 
     impl State {
-        pub(super) fn new(acceleration: c_int) -> Result<State> {
+        pub(in crate::codec) fn new(acceleration: c_int) -> Result<State> {
             // SAFETY: a function without arguments that returns a constant.
             let size_bytes = unsafe { LZ4_sizeofState() } as usize;
             let mut words = memory::boxed_slice(size_bytes.div_ceil(8), 0u64)?;
@@ -162,13 +164,13 @@ mod imp {
 
     pub(super) const ACCELERATION_MAX: i32 = 1;
 
-    pub(super) struct State {
+    pub(in crate::codec) struct State {
         table: CompressTable,
     }
 
     impl State {
         /// The table lies in the state itself, so the box is the only allocation.
-        pub(super) fn new(_acceleration: i32) -> Result<State> {
+        pub(in crate::codec) fn new(_acceleration: i32) -> Result<State> {
             Ok(State {
                 table: CompressTable::small(),
             })

@@ -4,6 +4,7 @@
 //! [`Compressor`] or [`Decompressor`] holds scratch state and serves one call at a time; source
 //! and destination belong to the call. A codec knows bytes, never pages' places.
 
+mod auto;
 mod c842;
 #[cfg(feature = "c-codecs")]
 mod deflate;
@@ -59,6 +60,9 @@ const TABLE: &[(&str, Make)] = &[
     }),
     (words::NAME, |parameters, _| {
         Ok(Box::new(words::Words::new(parameters)?))
+    }),
+    (auto::NAME, |parameters, _| {
+        Ok(Box::new(auto::Auto::new(parameters)?))
     }),
 ];
 

@@ -18,7 +18,7 @@ use crate::sync::Arc;
 /// | `level` | lz4hc: higher is slower and smaller | 2 to 12, 9 |
 /// | `level` | zstd: higher is slower and smaller | -131072 to 22, 3 |
 /// | `level` | deflate: higher is slower and smaller | 1 to 12, 6 |
-/// | `level` | words: 1 is faster, 2 is smaller | 1 to 2, 1 |
+/// | `level` | words, auto: 1 is faster, 2 is smaller | 1 to 2, 1 |
 /// | `deflate.winbits` | deflate: minus log2 of the window in bytes | -15 up to what covers the unit, -15 |
 /// | `dict` | zstd, lz4, lz4hc: a file of bytes that pages resemble; lz4 and lz4hc use its last 64 KiB | up to 16 MiB, none |
 ///

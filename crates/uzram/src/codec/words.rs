@@ -23,15 +23,19 @@ pub(super) struct Words {
 
 impl Words {
     pub(super) fn new(parameters: &Parameters) -> Result<Words> {
-        parameters.no_dictionary(NAME, NO_DICTIONARY)?;
-        let level = match parameters.level_within(NAME, 1..=2, LEVEL_DEFAULT)? {
-            1 => Level::Fast,
-            _ => Level::Dense,
-        };
         Ok(Words {
-            level,
+            level: level(NAME, parameters)?,
             version: Version::best(),
         })
+    }
+}
+
+/// The level that the parameters of codec `name` ask for; no codec of words takes a dictionary.
+pub(super) fn level(name: &str, parameters: &Parameters) -> Result<Level> {
+    parameters.no_dictionary(name, NO_DICTIONARY)?;
+    match parameters.level_within(name, 1..=2, LEVEL_DEFAULT)? {
+        1 => Ok(Level::Fast),
+        _ => Ok(Level::Dense),
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::fault_tests::{compressible, noise};
 use super::recover::Remains;
+use super::slot::CHUNK_SLOTS;
 use super::*;
 use crate::pool::Room;
 use crate::region::Backing;
@@ -370,4 +371,38 @@ fn judge(store: &Store, log: &Log) -> u64 {
         unacknowledged += begun - acknowledged;
     }
     unacknowledged
+}
+
+/// Looking at a page of a file makes it resident, zeroes or not. So nothing looks at the table's pages of holes,
+/// and a reset punches the rest.
+#[test]
+fn the_tables_file_holds_no_page_for_holes() {
+    const PAGES: u64 = 64 << 10;
+    let (store, files) = make(config(PAGES, Unit::DEFAULT, "lz4", false));
+    let table = Region::attach(files.words).unwrap();
+    let resident = |from| table.next_data(from);
+    let mut page = vec![1; 4096];
+    for index in (0..PAGES).map(PageIndex) {
+        store.read(index, &mut page).unwrap();
+        store.read_at(index, 7, &mut page[..100]).unwrap();
+        store.expect(index);
+        assert_eq!(store.state(index).unwrap(), PageState::Hole);
+        store.trim(index).unwrap();
+        store.zero(index, Zeroing::MayPunch).unwrap();
+        store.zero_at(index, 7, 100, Zeroing::MayPunch).unwrap();
+        assert_eq!(resident(0), None, "{index:?}");
+    }
+    let sweep = || {
+        store.trim_range(1..PAGES - 1).unwrap();
+        store.maintain(Duration::ZERO);
+        store.compact(Duration::MAX).unwrap();
+    };
+    sweep();
+    assert_eq!(resident(0), None, "swept");
+    store.write(PageIndex(PAGES - 1), &noise(1, 4096)).unwrap();
+    sweep();
+    let last = (PAGES - CHUNK_SLOTS) as usize * 8;
+    assert!(resident(0) >= Some(last), "only the chunk of the last page");
+    store.reset();
+    assert_eq!(resident(0), None, "reset");
 }

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 const ROOT: &str = "/sys/kernel/mm/transparent_hugepage";
 
+/// The settings before, for as long as they are changed: what a killed run left is put back by the next one, and by
+/// `cargo xtask test`. Only root writes there, as only root can change the settings.
+const RECORD: &str = "/run/uzram-test-khugepaged";
+
 /// How long to wait for the thread, which works at what speed it likes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,15 +49,23 @@ impl Hurry {
         };
         let lock = File::open(Path::new(ROOT).join("khugepaged/scan_sleep_millisecs")).ok()?;
         lock.lock().ok()?;
-        let mut hurry = Hurry {
-            before: Vec::new(),
+        put_back_a_dead_runs();
+        let wanted = || HURRIED.into_iter().chain([("enabled", enabled)]);
+        let mut record = String::new();
+        let mut before = Vec::new();
+        for (name, _) in wanted() {
+            let path = Path::new(ROOT).join(name);
+            let value = chosen(&std::fs::read_to_string(&path).ok()?);
+            record.push_str(&format!("{name} {value}\n"));
+            before.push((path, value));
+        }
+        std::fs::write(RECORD, record).ok()?;
+        let hurry = Hurry {
+            before,
             _lock: lock,
         };
-        for (name, value) in HURRIED.into_iter().chain([("enabled", enabled)]) {
-            let path = Path::new(ROOT).join(name);
-            let before = chosen(&std::fs::read_to_string(&path).ok()?);
-            std::fs::write(&path, value).ok()?;
-            hurry.before.push((path, before));
+        for (name, value) in wanted() {
+            std::fs::write(Path::new(ROOT).join(name), value).ok()?;
         }
         Some(hurry)
     }
@@ -64,7 +76,20 @@ fn chosen(text: &str) -> String {
     let marked = text
         .split_once('[')
         .and_then(|(_, rest)| rest.split_once(']'));
-    marked.map_or(text, |(choice, _)| choice).to_string()
+    let value = marked.map_or(text, |(choice, _)| choice);
+    value.trim_end().to_string()
+}
+
+/// Under the lock, so that whoever wrote the record is dead.
+fn put_back_a_dead_runs() {
+    let record = std::fs::read_to_string(RECORD).unwrap_or_default();
+    let known = |name: &str| name == "enabled" || HURRIED.iter().any(|(own, _)| *own == name);
+    for (name, value) in record.lines().filter_map(|line| line.split_once(' ')) {
+        if known(name) {
+            let restored = std::fs::write(Path::new(ROOT).join(name), value);
+            assert!(restored.is_ok(), "{name} stays changed; it was {value}");
+        }
+    }
 }
 
 impl Drop for Hurry {
@@ -73,6 +98,7 @@ impl Drop for Hurry {
             let restored = std::fs::write(path, before);
             assert!(restored.is_ok(), "{path:?} stays changed");
         }
+        let _ = std::fs::remove_file(RECORD);
     }
 }
 

@@ -1,11 +1,39 @@
-//! Threads that start at once, each on its CPU.
+//! Threads that start at once: the one way of all suites.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::machine::{self, Lap, Stopwatch};
+
+/// Runs each work in a thread of its own, none before all threads are there.
+///
+/// # Errors
+/// The first error of a work in their order, or that one panicked.
+pub(crate) fn at_once<T, W>(works: impl ExactSizeIterator<Item = W>) -> Result<Vec<T>>
+where
+    T: Send,
+    W: FnOnce() -> Result<T> + Send,
+{
+    let barrier = &Barrier::new(works.len());
+    thread::scope(|scope| {
+        let start = |work: W| {
+            scope.spawn(move || {
+                barrier.wait();
+                work()
+            })
+        };
+        // All are started before the first is waited for.
+        let threads: Vec<_> = works.map(start).collect();
+        let joined = threads.into_iter().map(|thread| {
+            let died = |_| Err(Error::Failed("a measuring thread panicked".to_owned()));
+            thread.join().unwrap_or_else(died)
+        });
+        joined.collect()
+    })
+}
 
 /// Runs each work on its CPU, all starting at once: the time that one of them took, such that
 /// the works over it are the sum of the threads' rates.
@@ -14,19 +42,9 @@ where
     W: FnOnce() -> Result<()> + Send,
 {
     let count = works.len();
-    let waiting = AtomicUsize::new(count);
-    let laps = thread::scope(|scope| {
-        let waiting = &waiting;
-        let threads: Vec<_> = works
-            .into_iter()
-            .map(|(cpu, work)| scope.spawn(move || run_pinned(cpu, waiting, work)))
-            .collect();
-        let joined = threads.into_iter().map(|thread| {
-            let died = |_| Err(Error::Failed("a measuring thread panicked".to_owned()));
-            thread.join().unwrap_or_else(died)
-        });
-        joined.collect::<Result<Vec<Lap>>>()
-    })?;
+    let waiting = &AtomicUsize::new(count);
+    let works = works.into_iter();
+    let laps = at_once(works.map(|(cpu, work)| move || run_pinned(cpu, waiting, work)))?;
     let rates = laps
         .iter()
         .map(|lap| 1.0 / lap.own().as_secs_f64().max(1e-9));

@@ -32,6 +32,10 @@ const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
 pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     let plan = Plan::of(args)?;
     logger::start(plan.log_level);
+    if args.own_session {
+        // Refused to the leader of a process group, which has no terminal's signals to fear.
+        let _ = rustix::process::setsid();
+    }
     let mut signals = Signals::catch(plan.config.is_some())?;
     let notifier = notifier();
     if plan.devices.iter().any(|device| device.for_swap) {

@@ -1,8 +1,7 @@
 //! A job's workers at work, and what they did in which time.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::buffers::{Buffers, Source};
@@ -13,6 +12,7 @@ use crate::cpu_time::CpuTime;
 use crate::error::{Error, Result};
 use crate::mapping::{Backing, Mapping};
 use crate::stop::Stop;
+use crate::suite::together::at_once;
 use uzram_testkit::Rng;
 
 /// Blocks of a worker that are read back and compared after a job, at most: all of them but of large jobs.
@@ -117,30 +117,18 @@ pub(crate) fn run(job: &Job, target: &mut dyn Target, stop: &Stop) -> Result<Out
 }
 
 fn run_workers(workers: &mut [Worker<'_>]) -> Result<()> {
-    let (barrier, done) = (Barrier::new(workers.len()), AtomicBool::new(false));
-    let started = OnceLock::new();
-    thread::scope(|scope| {
-        let (barrier, started, done) = (&barrier, &started, &done);
-        let threads: Vec<_> = workers
-            .iter_mut()
-            .map(|worker| {
-                scope.spawn(move || {
-                    barrier.wait();
-                    // The first to run starts the clock of all.
-                    let started = *started.get_or_init(Instant::now);
-                    let ended = worker.work(started, done);
-                    // Who fails stops the others' clocks too; they go on to their ends.
-                    done.store(true, Ordering::Release);
-                    ended
-                })
-            })
-            .collect();
-        let mut joined = threads.into_iter().map(|thread| {
-            let died = |_| Err(Error::Failed("a job's worker panicked".to_owned()));
-            thread.join().unwrap_or_else(died)
-        });
-        joined.by_ref().collect()
-    })
+    let (started, done) = (&OnceLock::new(), &AtomicBool::new(false));
+    let works = workers.iter_mut().map(|worker| {
+        move || {
+            // The first to run starts the clock of all.
+            let started = *started.get_or_init(Instant::now);
+            let ended = worker.work(started, done);
+            // Who fails stops the others' clocks too; they go on to their ends.
+            done.store(true, Ordering::Release);
+            ended
+        }
+    });
+    at_once(works).map(drop)
 }
 
 /// From the common start until the job's clock stopped.

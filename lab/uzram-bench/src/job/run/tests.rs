@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::thread;
 
 use super::*;
 use crate::job::{Calls, fio};

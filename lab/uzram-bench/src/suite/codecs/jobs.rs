@@ -5,8 +5,6 @@
 //! with contexts of its own; reads decompress, writes compress, mixed ones do both by turns.
 
 use std::hint::black_box;
-use std::sync::Barrier;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::bare;
@@ -18,6 +16,7 @@ use crate::progress::Progress;
 use crate::report::{Basis, Block, Claim, Ratio, Standing};
 use crate::sample::Series;
 use crate::suite::Options;
+use crate::suite::together::at_once;
 use crate::suite::turns::{Runs, Turns};
 use uzram_testkit::Rng;
 
@@ -167,30 +166,19 @@ fn cell(
 
 /// All jobs at once, in nanoseconds from the first one's start to the last one's end.
 fn slice(jobs: &mut [Job], test: &Test, walks: usize) -> Result<f64> {
-    let start = Barrier::new(jobs.len());
-    let spans: Option<Vec<(Instant, Instant)>> = thread::scope(|scope| {
-        let workers: Vec<_> = jobs
-            .iter_mut()
-            .map(|job| {
-                let start = &start;
-                scope.spawn(move || {
-                    start.wait();
-                    let started = Instant::now();
-                    job.run(test, walks)?;
-                    Some((started, Instant::now()))
-                })
-            })
-            .collect();
-        let spans = workers.into_iter().map(|worker| worker.join().ok()?);
-        spans.collect()
+    let damaged = || Error::Failed("a job's page does not come back".to_owned());
+    let works = jobs.iter_mut().map(|job| {
+        move || {
+            let started = Instant::now();
+            job.run(test, walks).ok_or_else(damaged)?;
+            Ok((started, Instant::now()))
+        }
     });
-    let spans = spans.unwrap_or_default();
+    let spans = at_once(works)?;
     let first = spans.iter().map(|(started, _)| *started).min();
     let last = spans.iter().map(|(_, ended)| *ended).max();
-    match first.zip(last) {
-        Some((first, last)) => Ok((last - first).as_nanos() as f64),
-        None => Err(Error::Failed("a job's page does not come back".to_owned())),
-    }
+    let span = first.zip(last).map(|(first, last)| last - first);
+    Ok(span.unwrap_or_default().as_nanos() as f64)
 }
 
 impl Job {

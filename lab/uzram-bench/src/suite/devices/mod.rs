@@ -177,7 +177,7 @@ fn set_up(
             Peer::Nbdfuse => sides::nbdfuse(bytes),
             Peer::TmpfsLoop => sides::tmpfs(bytes),
             Peer::KernelBrd => sides::kernel_brd(bytes),
-            _ => sides::kernel_zram(algorithm, bytes),
+            _ => sides::kernel_zram(algorithm, bytes, |held| held),
         };
         match made {
             Ok(made) => sides.extend(made),

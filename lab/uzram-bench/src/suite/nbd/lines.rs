@@ -8,6 +8,7 @@ use crate::command;
 use crate::corpus::PAGE_BYTES;
 use crate::error::Result;
 use crate::figures::{Cell, Metric};
+use crate::folder::DISKS;
 use crate::peers::{Peer, nbdkit};
 use crate::progress::Progress;
 use crate::report::Block;
@@ -156,7 +157,7 @@ impl<'a> Lines<'a> {
 
 /// A server of ours in a process of its own, with these options besides.
 pub(crate) fn start_uzram(algorithm: &str, size_bytes: u64, more: &[&str]) -> Result<Server> {
-    let name = "bench";
+    let name = DISKS[0];
     Server::start(&variant(algorithm), name, |folder, socket| {
         let mut command = Command::new(command::beside(SUBJECT));
         command.args(["serve", "--name", name, "--algorithm", algorithm, "--size"]);

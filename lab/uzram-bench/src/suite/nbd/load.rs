@@ -5,13 +5,12 @@
 //! connection has a part of the device to itself, and no place has two requests in flight, so what
 //! a place holds is never in doubt.
 
-use std::sync::Barrier;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::suite::nbd::client::{DEPTH_MAX, Direction, Line};
+use crate::suite::together::at_once;
 use uzram_testkit::Rng;
 
 /// Bytes of a request when a disk is filled.
@@ -238,22 +237,8 @@ impl Worker {
 
 /// Runs the job on all workers at once: operations a second.
 pub(crate) fn run_together(workers: &mut [Worker], job: Job<'_>) -> Result<f64> {
-    let barrier = Barrier::new(workers.len());
-    let done = thread::scope(|scope| {
-        let barrier = &barrier;
-        let start = |worker| {
-            scope.spawn(move || {
-                barrier.wait();
-                Worker::run(worker, job)
-            })
-        };
-        let threads: Vec<_> = workers.iter_mut().map(start).collect();
-        let joined = threads.into_iter().map(|thread| {
-            let died = |_| Err(Error::Failed("a load thread panicked".to_owned()));
-            thread.join().unwrap_or_else(died)
-        });
-        joined.collect::<Result<Vec<Done>>>()
-    })?;
+    let works = workers.iter_mut().map(|worker| move || worker.run(job));
+    let done = at_once(works)?;
     let operations: u64 = done.iter().map(|done| done.operations).sum();
     let first = done.iter().map(|done| done.started).min();
     let last = done.iter().map(|done| done.ended).max();

@@ -1,17 +1,16 @@
 //! Servers under load, each in a process of its own with a private folder.
 
-use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::{Error, Result};
+use crate::folder::Folder;
 
 /// How long a server may take until it listens.
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -30,10 +29,6 @@ pub(crate) struct Server {
     folder: Folder,
 }
 
-/// A folder of mode 0700 that goes with its owner.
-#[derive(Debug)]
-struct Folder(PathBuf);
-
 impl Server {
     /// Starts what `command` makes of the folder and the socket's path, and waits until it listens.
     pub(crate) fn start(
@@ -42,11 +37,11 @@ impl Server {
         command: impl FnOnce(&Path, &Path) -> Command,
     ) -> Result<Server> {
         let folder = Folder::new()?;
-        let socket = folder.0.join("nbd");
-        let errors = folder.0.join("stderr");
+        let socket = folder.path().join("nbd");
+        let errors = folder.path().join("stderr");
         let failed = |error| Error::io(variant, error);
         let stderr = File::create(&errors).map_err(failed)?;
-        let mut command = command(&folder.0, &socket);
+        let mut command = command(folder.path(), &socket);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -69,7 +64,7 @@ impl Server {
 
     /// Where it listens.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.0.join("nbd")
+        self.folder.path().join("nbd")
     }
 
     fn wait_until_it_listens(&mut self, errors: &Path) -> Result<()> {
@@ -101,24 +96,6 @@ impl Drop for Server {
         // Both do nothing to a child that has left.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-impl Folder {
-    fn new() -> Result<Folder> {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("uzram-bench-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| Error::io(format!("folder {}", path.display()), error))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

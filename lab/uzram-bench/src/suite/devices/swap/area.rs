@@ -3,20 +3,21 @@
 //! Ours is `uzram up --swap` and `uzram down`, in a process group of their own: Ctrl-C ends the
 //! program that swaps, and then the swap is taken down in order.
 
-use std::ffi::OsStr;
+use std::any::Any;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command;
 use crate::error::{Error, Result};
+use crate::folder::{DISKS, Folder, run};
 use crate::peers::Peer;
+use crate::peers::kernel_zram;
 use crate::side::Side;
 use crate::suite::SUBJECT;
-use crate::suite::devices::sides::{self, Device, Folder, take_down};
+use crate::suite::devices::sides::{self, Device, Undo};
 
-const NAME: &str = "bench-swap";
+const NAME: &str = DISKS[1];
 /// The highest that there is.
 const PRIORITY: &str = "32767";
 /// The nice value of a server that somebody started from a build.
@@ -31,11 +32,7 @@ pub(super) enum Kind {
 }
 
 /// Swap in use; dropping it takes it down.
-#[derive(Debug)]
-pub(super) enum Area {
-    Uzram(#[expect(dead_code, reason = "held for its destructor")] Up),
-    Device(#[expect(dead_code, reason = "held for its destructor")] SwapOn),
-}
+pub(super) type Area = Box<dyn Any>;
 
 impl Kind {
     pub(super) fn variant(self, algorithm: &str) -> String {
@@ -64,14 +61,13 @@ impl Kind {
     pub(super) fn on(self, algorithm: &str, bytes: u64) -> Result<Area> {
         match self {
             Kind::Uzram { zswap, is_niced } => {
-                Up::new(algorithm, bytes, zswap, is_niced).map(Area::Uzram)
+                Ok(Box::new(Up::new(algorithm, bytes, zswap, is_niced)?))
             }
             // As ours, its pages go when they are not needed.
-            Kind::TmpfsLoop => {
-                SwapOn::over(sides::tmpfs(bytes)?, &["--discard=pages"]).map(Area::Device)
-            }
+            Kind::TmpfsLoop => swap_on(sides::tmpfs(bytes)?, &["--discard=pages"]),
             Kind::KernelZram => {
-                SwapOn::over(sides::kernel_zram_to_open(algorithm, bytes)?, &[]).map(Area::Device)
+                let open = kernel_zram::Device::let_others_open;
+                swap_on(sides::kernel_zram(algorithm, bytes, open)?, &[])
             }
         }
     }
@@ -122,8 +118,9 @@ impl Drop for Up {
         let mut command = Command::new(command::beside(SUBJECT));
         command.args(["down", NAME]);
         match self.finish(command) {
-            Ok(()) => self.0.empty(),
+            Ok(()) => {}
             Err(error) => {
+                self.0.stay();
                 let folder = self.0.path().display();
                 eprintln!(
                     "uzram-bench: left behind: {error}; XDG_RUNTIME_DIR={folder} uzram down {NAME}"
@@ -133,39 +130,23 @@ impl Drop for Up {
     }
 }
 
-/// A device that is swapped to.
-#[derive(Debug)]
-pub(super) struct SwapOn {
-    device: PathBuf,
-    /// Goes after swapoff.
-    _driven: Device,
-}
-
-impl SwapOn {
-    fn over(mut sides: Vec<Side<Device>>, how: &[&str]) -> Result<SwapOn> {
-        let driven = sides.remove(0).driven;
-        let device = driven.path.clone();
-        sides::run("mkswap", &[device.as_ref()])?;
-        let mut arguments = vec![OsStr::new("--priority"), OsStr::new(PRIORITY)];
-        arguments.extend(how.iter().map(OsStr::new));
-        arguments.push(device.as_ref());
-        sides::run("swapon", &arguments)?;
-        Ok(SwapOn {
-            device,
-            _driven: driven,
-        })
-    }
-}
-
-impl Drop for SwapOn {
-    fn drop(&mut self) {
-        take_down("swapoff", &[self.device.as_ref()]);
-    }
+/// Swaps to a device.
+fn swap_on(mut sides: Vec<Side<Device>>, how: &[&str]) -> Result<Area> {
+    let device = sides.remove(0).driven;
+    run(Command::new("mkswap").arg(&device.path))?;
+    let mut on = Command::new("swapon");
+    run(on
+        .args(["--priority", PRIORITY])
+        .args(how)
+        .arg(&device.path))?;
+    let off = Undo::new("swapoff", &[], &device.path);
+    // In this order.
+    Ok(Box::new((off, device)))
 }
 
 /// The swap area that the machine already uses, if any.
 pub(super) fn other_swap() -> Option<String> {
-    let table = fs::read_to_string(Path::new("/proc/swaps")).unwrap_or_default();
+    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let line = table.lines().nth(1)?;
     line.split_whitespace().next().map(str::to_owned)
 }

@@ -8,7 +8,6 @@
 //! outside of a cgroup, and nothing is swapped to while the machine has other swap or little memory.
 
 mod area;
-mod group;
 mod program;
 
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::error::{Error, Result};
 use crate::figures::{Cell, Metric};
+use crate::folder::{GROUPS, Group};
 use crate::machine;
 use crate::peers::{Missing, Peer};
 use crate::progress::Progress;
@@ -25,7 +25,6 @@ use crate::side::{Side, ours_over_theirs};
 use crate::suite::Options;
 use crate::suite::turns::{Runs, Turns};
 use area::Kind;
-use group::Group;
 
 /// Bytes of strings, and bytes of memory for the program; with --quick the smaller ones.
 const LOADS: [(u64, u64); 2] = [(475_000_000, 200 << 20), (160_000_000, 64 << 20)];
@@ -58,7 +57,7 @@ pub(super) fn run(
 ) -> Result<()> {
     let case = beside.case();
     let load @ (bytes, limit_bytes) = LOADS[usize::from(options.quick)];
-    let group = match refusal(bytes).map_or_else(|| Group::new(limit_bytes), Err) {
+    let group = match refusal(bytes).map_or_else(|| group(limit_bytes), Err) {
         Ok(group) => group,
         Err(error) => {
             findings.missing.push(Missing::new(case, error));
@@ -105,6 +104,25 @@ pub(super) fn run(
     }
     findings.blocks.push(block);
     Ok(())
+}
+
+/// A memory cgroup for the program. Nothing that swaps runs outside of one.
+///
+/// # Errors
+/// Why this machine has none, in a line.
+fn group(limit_bytes: u64) -> Result<Group> {
+    let mut why = "there is none".to_owned();
+    for (root, limit) in GROUPS {
+        match Group::below(root.as_ref(), limit, limit_bytes) {
+            Ok(group) => return Ok(group),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(Error::Failed(format!(
+        "needs a memory cgroup of its own (version 1 at {}, or 2 with `memory` in \
+         cgroup.subtree_control): {why}",
+        GROUPS[0].0
+    )))
 }
 
 impl Beside {
