@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+#[cfg(target_arch = "x86_64")]
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};

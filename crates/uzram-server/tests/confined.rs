@@ -303,7 +303,7 @@ fn by_path(file: &CString, new: &CString) -> Vec<Call> {
     let (file, new) = (file.as_ptr() as usize, new.as_ptr() as usize);
     let here = n(libc::AT_FDCWD);
     let (name, empty) = (c"user.x".as_ptr() as usize, c"".as_ptr() as usize);
-    let mut calls = vec![
+    let calls = vec![
         call("fchmodat", libc::SYS_fchmodat, &[here, file, 0o666]),
         call("fchmodat2", 452, &[here, file, 0o666]),
         call("fchownat", libc::SYS_fchownat, &[here, file, 1, 1]),
@@ -358,20 +358,24 @@ fn by_path(file: &CString, new: &CString) -> Vec<Call> {
         call("swapon", libc::SYS_swapon, &[file, 0]),
     ];
     #[cfg(target_arch = "x86_64")]
-    calls.extend([
-        call("chmod", libc::SYS_chmod, &[file, 0o666]),
-        call("chown", libc::SYS_chown, &[file, 1, 1]),
-        call("utime", libc::SYS_utime, &[file, 0]),
-        call("utimes", libc::SYS_utimes, &[file, 0]),
-        call("stat", libc::SYS_stat, &[file, 0]),
-        call("lstat", libc::SYS_lstat, &[file, 0]),
-        call("access", libc::SYS_access, &[file, 0]),
-        call("readlink", libc::SYS_readlink, &[file, file, 0]),
-        call("open, O_PATH", libc::SYS_open, &[file, n(libc::O_PATH)]),
-        call("creat", libc::SYS_creat, &[new, 0o600]),
-        call("rename", libc::SYS_rename, &[file, new]),
-        call("mkdir", libc::SYS_mkdir, &[new, 0o700]),
-    ]);
+    let calls = [
+        calls,
+        vec![
+            call("chmod", libc::SYS_chmod, &[file, 0o666]),
+            call("chown", libc::SYS_chown, &[file, 1, 1]),
+            call("utime", libc::SYS_utime, &[file, 0]),
+            call("utimes", libc::SYS_utimes, &[file, 0]),
+            call("stat", libc::SYS_stat, &[file, 0]),
+            call("lstat", libc::SYS_lstat, &[file, 0]),
+            call("access", libc::SYS_access, &[file, 0]),
+            call("readlink", libc::SYS_readlink, &[file, file, 0]),
+            call("open, O_PATH", libc::SYS_open, &[file, n(libc::O_PATH)]),
+            call("creat", libc::SYS_creat, &[new, 0o600]),
+            call("rename", libc::SYS_rename, &[file, new]),
+            call("mkdir", libc::SYS_mkdir, &[new, 0o700]),
+        ],
+    ]
+    .concat();
     calls
 }
 
@@ -411,7 +415,7 @@ fn processes() -> Vec<Call> {
     let new_user = libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND;
     let code = n(libc::PROT_READ | libc::PROT_EXEC);
     let private = n(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let mut calls = vec![
+    let calls = vec![
         call("execve", libc::SYS_execve, &[program, 0, 0]),
         call(
             "execveat",
@@ -451,17 +455,21 @@ fn processes() -> Vec<Call> {
         ),
     ];
     #[cfg(target_arch = "x86_64")]
-    calls.extend([
-        call("fork", libc::SYS_fork, &[]),
-        call("vfork", libc::SYS_vfork, &[]),
-        // The numbers of another interface, which do the same.
-        call("x32 getpid", 0x4000_0000 | libc::SYS_getpid, &[]),
-        call(
-            "x32 chmod",
-            0x4000_0000 | libc::SYS_chmod,
-            &[program, 0o666],
-        ),
-    ]);
+    let calls = [
+        calls,
+        vec![
+            call("fork", libc::SYS_fork, &[]),
+            call("vfork", libc::SYS_vfork, &[]),
+            // The numbers of another interface, which do the same.
+            call("x32 getpid", 0x4000_0000 | libc::SYS_getpid, &[]),
+            call(
+                "x32 chmod",
+                0x4000_0000 | libc::SYS_chmod,
+                &[program, 0o666],
+            ),
+        ],
+    ]
+    .concat();
     calls
 }
 

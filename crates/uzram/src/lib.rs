@@ -44,6 +44,12 @@
 
 #![deny(unsafe_code)]
 
+// Slot words, saved stores and codecs' streams are read in place as the little-endian numbers that they are.
+#[cfg(target_endian = "big")]
+compile_error!(
+    "uzram runs on little-endian machines only: build it for one, such as x86-64 or aarch64"
+);
+
 // Tests share a codec that is written like a user's.
 #[cfg(test)]
 extern crate self as uzram;

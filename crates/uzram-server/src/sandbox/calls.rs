@@ -272,10 +272,12 @@ fn conditional() -> Vec<(c_long, Vec<Vec<Condition>>)> {
         set: bits(THREAD_FLAGS),
     };
     let option = |(level, name): &(i32, i32)| vec![Is(1, bits(*level)), Is(2, bits(*name))];
-    let mut conditional = vec![
+    vec![
         (libc::SYS_mmap, no_code(2)),
         (libc::SYS_mprotect, no_code(2)),
         (libc::SYS_openat, opened(2)),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_open, opened(1)),
         (libc::SYS_fchmod, vec![vec![Is(1, PRIVATE_MODE)]]),
         (libc::SYS_fcntl, one_of(1, &FCNTL)),
         (
@@ -309,8 +311,5 @@ fn conditional() -> Vec<(c_long, Vec<Vec<Condition>>)> {
         (libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME, PR_SET_VMA])),
         // Limits of its own, to be read.
         (libc::SYS_prlimit64, vec![vec![Is(0, 0), IsNull(2)]]),
-    ];
-    #[cfg(target_arch = "x86_64")]
-    conditional.push((libc::SYS_open, opened(1)));
-    conditional
+    ]
 }
