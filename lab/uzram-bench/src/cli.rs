@@ -19,7 +19,7 @@ use crate::report::{self, Findings, Report};
 use crate::stop::Stop;
 use crate::suite::contention::{self, ContentionArgs};
 use crate::suite::{Options, Schedule, Suite, Work};
-use crate::suite::{codecs, devices, iopaths, jobs, locks, nbd, pools, store, streams};
+use crate::suite::{codecs, devices, iopaths, jobs, locks, nbd, pager, pools, store, streams};
 use crate::summary::{self, SummaryArgs};
 use crate::synthetic;
 
@@ -79,6 +79,16 @@ pub enum Args {
     /// back; insert, remove and access beyond a plain copy. The amount of work is fixed, so there is
     /// no --seconds; it takes up to 3 GiB of memory. Peers: malloc, mimalloc.
     Pools(SuiteArgs),
+    /// Compressed memory of a process beside swap to the kernel's zram, in single faults and patterns
+    ///
+    /// First pages that all have left are touched one by one, in order, and with gaps, and leave again.
+    /// Then a program with 1.25 to 4 times as many pages as fit touches them in pmbench's patterns; then
+    /// one whose pages all fit. Each turn is a program of its own with swap of its own; the kernel's
+    /// sides are limited by a memory cgroup. Pages are synthetic-mixed unless --corpus names others; the
+    /// amount of work is fixed. Peers: kernel-zram-swap (lz4, a free /dev/zram* or one made for this;
+    /// root), loop-swap (`uzram up --swap`, lz4), small-pages and huge-pages (memory that fits). The
+    /// machine must have no other swap.
+    Pager(PagerSuiteArgs),
     /// iozone's and fio's jobs: the published tables of zram over 1 to 10 threads, or jobs of your own
     ///
     /// The tables by which per-CPU streams, slot locks and the compression interface were judged, each
@@ -129,6 +139,17 @@ pub struct JobsSuiteArgs {
     pub jobs: jobs::JobsArgs,
 }
 
+/// Arguments of the suite `pager`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PagerSuiteArgs {
+    /// Arguments of every suite
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// The parts that run
+    #[command(flatten)]
+    pub pager: pager::PagerArgs,
+}
+
 /// Arguments of the suite `devices`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DevicesSuiteArgs {
@@ -163,6 +184,10 @@ pub fn run(args: Args) -> Result<()> {
         Args::Devices(args) => match devices::child(&args.devices) {
             Some(done) => done,
             None => measure(&devices::SUITE, &args.suite, &args.devices),
+        },
+        Args::Pager(args) => match pager::child(&args.pager) {
+            Some(done) => done,
+            None => measure(&pager::SUITE, &args.suite, &args.pager),
         },
         Args::Pools(args) => measure(&pools::SUITE, &args, &()),
         Args::Iopaths(args) => match iopaths::count_calls(&args.load) {
@@ -457,6 +482,7 @@ mod tests {
         let plain = [store::SUITE, codecs::SUITE, nbd::SUITE, pools::SUITE];
         plain.iter().for_each(check);
         check(&devices::SUITE);
+        check(&pager::SUITE);
         check(&iopaths::SUITE);
         check(&jobs::SUITE);
         check(&streams::SUITE);

@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command;
 use crate::error::{Error, Result};
+use crate::peers::kernel_zram::Kernel;
 use crate::suite::SUBJECT;
 
 /// The beginning of all names.
@@ -29,6 +30,8 @@ pub(crate) const GROUPS: [(&str, &str); 2] = [
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
     ("/sys/fs/cgroup", "memory.max"),
 ];
+/// The setting of the system that a run may change: the file in its folder that has what was before, and the setting's.
+pub(crate) const PAGE_CLUSTER: (&str, &str) = ("page-cluster", "/proc/sys/vm/page-cluster");
 /// How long the kernel may take to let go of something whose last user has ended.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -126,6 +129,9 @@ impl Folder {
                     .args(["down", name]));
             }
         }
+        if let Ok(before) = fs::read_to_string(self.path().join(PAGE_CLUSTER.0)) {
+            let _ = fs::write(PAGE_CLUSTER.1, before);
+        }
         for device in loops_over(self.path()) {
             // Fails where it is no swap.
             let _ = run(Command::new("swapoff").arg(&device));
@@ -204,6 +210,11 @@ pub(crate) fn undo_dead_runs() {
     for folder in Locked::dead(&std::env::temp_dir()) {
         tell(&folder.path);
         Folder::of(folder).undo();
+    }
+    for device in Kernel::default().dead_swaps() {
+        tell(&device.path());
+        // Fails where the run came no further than to the label.
+        let _ = run(Command::new("swapoff").arg(device.path()));
     }
 }
 

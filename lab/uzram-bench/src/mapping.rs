@@ -85,10 +85,15 @@ impl Mapping {
         Ok(())
     }
 
-    fn advise(&mut self, page_size: Advice) -> io::Result<()> {
+    /// Lets the system swap all of it.
+    pub(crate) fn page_out(&mut self) -> io::Result<()> {
+        self.advise(Advice::LinuxPageOut)
+    }
+
+    fn advise(&mut self, advice: Advice) -> io::Result<()> {
         let base = self.base.as_ptr().cast::<c_void>();
-        // SAFETY: the mapping is ours, and advice on the size of pages changes no content.
-        unsafe { madvise(base, self.length, page_size) }?;
+        // SAFETY: the mapping is ours, and advice on the size of pages or on swap changes no content.
+        unsafe { madvise(base, self.length, advice) }?;
         Ok(())
     }
 }

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes longer unless it hangs.
@@ -248,6 +248,9 @@ fn suites_scales_and_threads_that_cannot_be_are_refused() {
     }
 }
 
+/// One test at a time swaps.
+static SWAP: Mutex<()> = Mutex::new(());
+
 /// Traces of swapping: swap areas, loop devices over a file in `folder`, cgroups, settings.
 #[derive(Debug, PartialEq)]
 struct Traces {
@@ -282,6 +285,7 @@ const GROUPS: &str = "/sys/fs/cgroup/memory";
 /// Ctrl-C while a program swaps, and a server that dies then: the program ends, and nothing stays.
 #[test]
 fn a_swap_case_that_ends_early_leaves_no_swap() {
+    let _alone = SWAP.lock().unwrap_or_else(PoisonError::into_inner);
     let needed = [GROUPS, "/dev/fuse", "/dev/loop-control"];
     let is_root = rustix::process::geteuid().is_root();
     let is_free = fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() == 1);
@@ -326,6 +330,73 @@ fn a_swap_case_that_ends_early_leaves_no_swap() {
         let left: Vec<_> = fs::read_dir(folder).unwrap().flatten().collect();
         assert!(left.is_empty(), "{signal}: {left:?}");
     }
+}
+
+/// The whole suite, and the end of what a SIGKILL leaves: the next run takes the swap down before it measures.
+#[test]
+fn compressed_memory_is_measured_and_a_killed_run_s_swap_is_undone() {
+    let _alone = SWAP.lock().unwrap_or_else(PoisonError::into_inner);
+    let home = Home::new();
+    let (json, folder) = (home.dir.path().join("report.json"), home.dir.path());
+    let quick = [
+        "pager",
+        "--quick",
+        "--against",
+        "kernel-zram-swap",
+        "--against",
+        "small-pages",
+    ];
+    let before = Traces::of(folder);
+    let page_cluster = || fs::read_to_string("/proc/sys/vm/page-cluster").ok();
+    let cluster_before = page_cluster();
+    let measured = |more: &[&str]| {
+        let mut command = home.command(&quick);
+        command.args(more).env("TMPDIR", folder);
+        command.args([Path::new("--json"), &json]).output().unwrap()
+    };
+    let output = measured(&[]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if errors.contains("userfaultfd") {
+        return eprintln!("left out: {errors}");
+    }
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let report = fs::read_to_string(&json).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let rows = report["results"].as_array().unwrap();
+    let of = |variant| rows.iter().filter(move |row| row["variant"] == variant);
+    for variant in ["uzram-lz4", "uzram-words"] {
+        let own = of(variant).filter(|row| row["min"].as_f64() > Some(0.0));
+        assert!(own.count() >= 7 + 3 * 8 + 2, "{variant}");
+    }
+    assert_eq!(of("small-pages").count(), 2);
+    assert_eq!(Traces::of(folder), before, "{errors}");
+    assert_eq!(page_cluster(), cluster_before);
+    if report["missing"]
+        .as_array()
+        .is_some_and(|missing| !missing.is_empty())
+    {
+        return eprintln!(
+            "left out: a kill while the kernel swaps: {}",
+            report["missing"]
+        );
+    }
+
+    let mut command = home.command(&quick);
+    let command = command.args(["--only", "patterns"]).env("TMPDIR", folder);
+    let mut bench = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("pages are swapped", || swapped_kib() > 1 << 10);
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    assert_ne!(Traces::of(folder), before, "a kill leaves swap");
+    let output = measured(&["--only", "fits"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(Traces::of(folder), before, "{errors}");
+    assert_eq!(page_cluster(), cluster_before);
 }
 
 /// How much is swapped out, in KiB.

@@ -8,7 +8,8 @@
 //! same lock); it accepts a `comp_algorithm` and a `disksize` (the kernel refuses the second
 //! `disksize` of two that race); it opens exclusively. From then on the kernel itself refuses
 //! swapon, mount and reset to everybody else. Dropping the device closes and resets it, after an
-//! error and after Ctrl-C as well; only a SIGKILL leaves it set up.
+//! error and after Ctrl-C as well; only a SIGKILL leaves it set up. One that was swapped to has a label, by which
+//! the next run finds and resets it; others stay.
 //!
 //! Memory the kernel keeps is not this process's, yet it is this machine's: the device is as large
 //! as the working sets that it holds, and no larger.
@@ -29,6 +30,11 @@ use crate::workload::{Case, Workload};
 
 /// Devices looked at.
 const DEVICES_MAX: usize = 64;
+
+/// The label of swap areas that a run makes, and where the header of an area has it.
+pub(crate) const SWAP_LABEL: &str = "uzram-bench";
+const SWAP_LABEL_OFFSET: u64 = 1024 + 3 * 4 + 16;
+const SWAP_LABEL_BYTES: usize = 16;
 
 /// Where the kernel shows its devices.
 #[derive(Clone, Debug)]
@@ -95,6 +101,33 @@ impl Kernel {
             true => Err("no /dev/zram*; the kernel has no zram or its module is not loaded".into()),
             false => Err(reasons.join("; ")),
         }
+    }
+
+    /// The devices with swap areas of dead runs, whose locks are ours now. Dropping them resets them, once nobody swaps
+    /// to them.
+    pub(crate) fn dead_swaps(&self) -> Vec<Device> {
+        let names = self.devices();
+        let dead = names.iter().filter_map(|name| self.dead_swap(name));
+        dead.collect()
+    }
+
+    fn dead_swap(&self, name: &str) -> Option<Device> {
+        let attributes = self.sys_block.join(name);
+        let lock = File::open(attributes.join("initstate")).ok()?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+        let mut label = [0; SWAP_LABEL_BYTES];
+        let area = File::open(self.dev.join(name)).ok()?;
+        area.read_exact_at(&mut label, SWAP_LABEL_OFFSET).ok()?;
+        if label.strip_prefix(SWAP_LABEL.as_bytes())?[0] != 0 {
+            return None;
+        }
+        // From here on its end resets it.
+        Some(Device {
+            node: None,
+            attributes,
+            _lock: lock,
+            made: None,
+        })
     }
 
     /// A further device; `None` where the kernel makes none, or not for this user.
@@ -386,6 +419,31 @@ mod tests {
                 assert_eq!(attribute(&kernel, name), value, "{name} was written");
             }
         }
+    }
+
+    #[test]
+    fn a_swap_area_is_a_dead_run_s_by_its_label_and_once_nobody_holds_it() {
+        let (_folder, kernel) =
+            kernel(&[("initstate", "1\n"), ("disksize", "8192\n"), ("reset", "")]);
+        let header = |label: &str| {
+            let mut bytes = vec![0; 4096];
+            bytes[1052..][..label.len()].copy_from_slice(label.as_bytes());
+            fs::write(kernel.dev.join("zram3"), bytes).unwrap();
+        };
+        for other in ["", "uzram", "uzram-bench-of-me"] {
+            header(&other[..other.len().min(SWAP_LABEL_BYTES)]);
+            assert!(kernel.dead_swaps().is_empty(), "{other}");
+        }
+        header(SWAP_LABEL);
+        let held = File::open(kernel.sys_block.join("zram3/initstate")).unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        assert!(kernel.dead_swaps().is_empty());
+        assert_eq!(attribute(&kernel, "reset"), "");
+        drop(held);
+        let dead = kernel.dead_swaps();
+        assert_eq!(dead.len(), 1);
+        drop(dead);
+        assert_eq!(attribute(&kernel, "reset"), "1");
     }
 
     #[test]

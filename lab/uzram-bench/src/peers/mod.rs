@@ -20,6 +20,10 @@ pub(crate) enum Peer {
     Nbdfuse,
     TmpfsLoop,
     KernelBrd,
+    KernelZramSwap,
+    LoopSwap,
+    SmallPages,
+    HugePages,
     Malloc,
     Mimalloc,
 }
@@ -32,6 +36,13 @@ impl Peer {
 
     pub(crate) const JOBS: [Peer; 1] = [Peer::KernelZram];
     pub(crate) const CONTENTION: [Peer; 1] = [Peer::KernelZram];
+
+    pub(crate) const PAGER: [Peer; 4] = [
+        Peer::KernelZramSwap,
+        Peer::LoopSwap,
+        Peer::SmallPages,
+        Peer::HugePages,
+    ];
 
     pub(crate) const DEVICES: [Peer; 5] = [
         Peer::FuseNull,
@@ -53,6 +64,10 @@ impl Peer {
             Peer::Nbdfuse => "nbdfuse",
             Peer::TmpfsLoop => "tmpfs-loop",
             Peer::KernelBrd => "kernel-brd",
+            Peer::KernelZramSwap => "kernel-zram-swap",
+            Peer::LoopSwap => "loop-swap",
+            Peer::SmallPages => "small-pages",
+            Peer::HugePages => "huge-pages",
             Peer::Malloc => "malloc",
             Peer::Mimalloc => "mimalloc",
         }

@@ -8,6 +8,7 @@ pub(crate) mod jobs;
 pub(crate) mod locks;
 pub(crate) mod nbd;
 pub(crate) mod orderings;
+pub(crate) mod pager;
 pub(crate) mod pools;
 pub(crate) mod rows;
 pub(crate) mod store;

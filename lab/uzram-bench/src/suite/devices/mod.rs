@@ -10,7 +10,7 @@
 mod fio;
 mod guests;
 mod sides;
-mod swap;
+pub(crate) mod swap;
 
 use std::time::Duration;
 

@@ -25,14 +25,14 @@ const NICE: &str = "19";
 
 /// A kind of swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Uzram { zswap: bool, is_niced: bool },
     TmpfsLoop,
     KernelZram,
 }
 
 /// Swap in use; dropping it takes it down.
-pub(super) type Area = Box<dyn Any>;
+pub(crate) type Area = Box<dyn Any>;
 
 impl Kind {
     pub(super) fn variant(self, algorithm: &str) -> String {
@@ -58,7 +58,7 @@ impl Kind {
     ///
     /// # Errors
     /// The thing that is missing for it.
-    pub(super) fn on(self, algorithm: &str, bytes: u64) -> Result<Area> {
+    pub(crate) fn on(self, algorithm: &str, bytes: u64) -> Result<Area> {
         match self {
             Kind::Uzram { zswap, is_niced } => {
                 Ok(Box::new(Up::new(algorithm, bytes, zswap, is_niced)?))
@@ -133,7 +133,9 @@ impl Drop for Up {
 /// Swaps to a device.
 fn swap_on(mut sides: Vec<Side<Device>>, how: &[&str]) -> Result<Area> {
     let device = sides.remove(0).driven;
-    run(Command::new("mkswap").arg(&device.path))?;
+    run(Command::new("mkswap")
+        .args(["--label", kernel_zram::SWAP_LABEL])
+        .arg(&device.path))?;
     let mut on = Command::new("swapon");
     run(on
         .args(["--priority", PRIORITY])

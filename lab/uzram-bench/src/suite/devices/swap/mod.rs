@@ -7,7 +7,7 @@
 //! Each turn sets its swap up, runs the program once, and takes the swap down. The program is never
 //! outside of a cgroup, and nothing is swapped to while the machine has other swap or little memory.
 
-mod area;
+pub(crate) mod area;
 mod program;
 
 use std::sync::Arc;
@@ -110,7 +110,7 @@ pub(super) fn run(
 ///
 /// # Errors
 /// Why this machine has none, in a line.
-fn group(limit_bytes: u64) -> Result<Group> {
+pub(crate) fn group(limit_bytes: u64) -> Result<Group> {
     let mut why = "there is none".to_owned();
     for (root, limit) in GROUPS {
         match Group::below(root.as_ref(), limit, limit_bytes) {
@@ -153,7 +153,7 @@ impl Beside {
 }
 
 /// Why nothing may be swapped to here.
-fn refusal(bytes: u64) -> Option<Error> {
+pub(crate) fn refusal(bytes: u64) -> Option<Error> {
     let needed = bytes * FREE_FACTOR;
     let why = if !rustix::process::geteuid().is_root() {
         "needs root; try sudo".to_owned()
