@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -125,15 +126,15 @@ fn wakeup_ns(from: usize, to: usize) -> Option<u64> {
 }
 
 fn wakeups(to: usize) -> Option<Vec<u64>> {
-    static RUNG: AtomicBool = AtomicBool::new(false);
-    RUNG.store(false, Ordering::SeqCst);
+    let rung_here = Arc::new(AtomicBool::new(false));
+    let rung_there = Arc::clone(&rung_here);
     let (sender, woken) = std::sync::mpsc::channel();
     let sleeper = thread::spawn(move || {
         if pin_to(to).is_err() {
             return;
         }
         for _ in 0..WAKEUPS {
-            while !RUNG.swap(false, Ordering::SeqCst) {
+            while !rung_there.swap(false, Ordering::SeqCst) {
                 thread::park();
             }
             let now = Instant::now();
@@ -145,7 +146,7 @@ fn wakeups(to: usize) -> Option<Vec<u64>> {
     let samples = (0..WAKEUPS).map(|_| {
         thread::sleep(IDLE_BEFORE_WAKEUP);
         let rung = Instant::now();
-        RUNG.store(true, Ordering::SeqCst);
+        rung_here.store(true, Ordering::SeqCst);
         sleeper.thread().unpark();
         let arrived = woken.recv().ok()?;
         Some(arrived.saturating_duration_since(rung).as_nanos() as u64)
