@@ -1,7 +1,7 @@
 //! Files and block devices, by the system calls that the job's test is named after.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -109,19 +109,11 @@ impl Target for File {
         }
         let opened = options.open(&self.path);
         let file = opened.map_err(|error| Error::io(self.path.display(), error))?;
+        let path = self.path.as_path();
         Ok(match job.calls {
-            Calls::Positioned => Box::new(Handle {
-                file,
-                path: &self.path,
-            }),
-            Calls::Seek => Box::new(Cursor(Handle {
-                file,
-                path: &self.path,
-            })),
-            Calls::Buffered => Box::new(Stream::new(Handle {
-                file,
-                path: &self.path,
-            })),
+            Calls::Positioned => Box::new(Handle { file, path }),
+            Calls::Seek => Box::new(Cursor(Handle { file, path })),
+            Calls::Buffered => Box::new(Stream::new(file, path)?),
         })
     }
 
@@ -142,26 +134,24 @@ struct Handle<'a> {
     path: &'a Path,
 }
 
-impl Handle<'_> {
-    fn failed(&self, what: &str, offset: u64, error: &io::Error) -> Error {
-        let path = self.path.display();
-        let hint = match error.raw_os_error() {
-            Some(libc::EINVAL) => "; direct I/O wants blocks of whole sectors",
-            _ => "",
-        };
-        Error::Failed(format!("{path}: {what} at {offset}: {error}{hint}"))
-    }
+fn failed(path: &Path, what: &str, offset: u64, error: &io::Error) -> Error {
+    let path = path.display();
+    let hint = match error.raw_os_error() {
+        Some(libc::EINVAL) => "; direct I/O wants blocks of whole sectors",
+        _ => "",
+    };
+    Error::Failed(format!("{path}: {what} at {offset}: {error}{hint}"))
 }
 
 impl Channel for Handle<'_> {
     fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(buffer, offset);
-        read.map_err(|error| self.failed("read", offset, &error))
+        read.map_err(|error| failed(self.path, "read", offset, &error))
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let written = self.file.write_all_at(data, offset);
-        written.map_err(|error| self.failed("write", offset, &error))
+        written.map_err(|error| failed(self.path, "write", offset, &error))
     }
 }
 
@@ -172,125 +162,72 @@ impl Channel for Cursor<'_> {
     fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let sought = self.0.file.seek(SeekFrom::Start(offset));
         let read = sought.and_then(|_| self.0.file.read_exact(buffer));
-        read.map_err(|error| self.0.failed("read", offset, &error))
+        read.map_err(|error| failed(self.0.path, "read", offset, &error))
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let sought = self.0.file.seek(SeekFrom::Start(offset));
         let written = sought.and_then(|_| self.0.file.write_all(data));
-        written.map_err(|error| self.0.failed("write", offset, &error))
+        written.map_err(|error| failed(self.0.path, "write", offset, &error))
     }
 }
 
 /// `fread` and `fwrite`: small requests gather in a buffer, larger ones go past it, and a position
 /// other than the next one is sought.
 struct Stream<'a> {
-    handle: Handle<'a>,
-    buffer: Vec<u8>,
-    /// Of `buffer`, what has been read and not been handed out yet.
-    unread: std::ops::Range<usize>,
-    /// Where the file's own position is.
-    position: u64,
-    is_writing: bool,
+    path: &'a Path,
+    reader: BufReader<fs::File>,
+    writer: BufWriter<fs::File>,
+    /// The file's position, and whether the writer left it there; both have one.
+    next: Option<(u64, bool)>,
 }
 
 impl<'a> Stream<'a> {
-    fn new(handle: Handle<'a>) -> Stream<'a> {
-        Stream {
-            handle,
-            buffer: Vec::with_capacity(STREAM_BUFFER_BYTES),
-            unread: 0..0,
-            position: 0,
-            is_writing: false,
-        }
-    }
-
-    /// Where the next byte of the stream lies.
-    fn next(&self) -> u64 {
-        match self.is_writing {
-            true => self.position + self.buffer.len() as u64,
-            false => self.position - self.unread.len() as u64,
-        }
+    fn new(file: fs::File, path: &'a Path) -> Result<Stream<'a>> {
+        let same = file.try_clone();
+        let same = same.map_err(|error| Error::io(path.display(), error))?;
+        Ok(Stream {
+            path,
+            reader: BufReader::with_capacity(STREAM_BUFFER_BYTES, same),
+            writer: BufWriter::with_capacity(STREAM_BUFFER_BYTES, file),
+            next: None,
+        })
     }
 
     fn seek_to(&mut self, offset: u64, is_writing: bool) -> io::Result<()> {
-        if self.is_writing == is_writing && self.next() == offset {
+        if self.next.take() == Some((offset, is_writing)) {
             return Ok(());
         }
-        self.flush()?;
-        self.unread = 0..0;
-        self.buffer.clear();
-        self.is_writing = is_writing;
-        self.position = self.handle.file.seek(SeekFrom::Start(offset))?;
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.is_writing && !self.buffer.is_empty() {
-            self.handle.file.write_all(&self.buffer)?;
-            self.position += self.buffer.len() as u64;
-            self.buffer.clear();
-        }
-        Ok(())
-    }
-
-    fn put(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.seek_to(offset, true)?;
-        if self.buffer.len() + data.len() > STREAM_BUFFER_BYTES {
-            self.flush()?;
-        }
-        if data.len() >= STREAM_BUFFER_BYTES {
-            self.handle.file.write_all(data)?;
-            self.position += data.len() as u64;
-        } else {
-            self.buffer.extend_from_slice(data);
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.seek_to(offset, false)?;
-        let kept = self.unread.len().min(buffer.len());
-        buffer[..kept].copy_from_slice(&self.buffer[self.unread.start..][..kept]);
-        self.unread.start += kept;
-        let rest = &mut buffer[kept..];
-        if rest.is_empty() {
-            return Ok(());
-        }
-        if rest.len() >= STREAM_BUFFER_BYTES {
-            self.handle.file.read_exact(rest)?;
-            self.position += rest.len() as u64;
-            return Ok(());
-        }
-        self.buffer.resize(STREAM_BUFFER_BYTES, 0);
-        let mut filled = 0;
-        while filled < rest.len() {
-            match self.handle.file.read(&mut self.buffer[filled..])? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                more => filled += more,
-            }
-        }
-        self.position += filled as u64;
-        self.unread = rest.len()..filled;
-        rest.copy_from_slice(&self.buffer[..rest.len()]);
+        self.writer.flush()?;
+        let start = SeekFrom::Start(offset);
+        match is_writing {
+            true => self.writer.seek(start)?,
+            false => self.reader.seek(start)?,
+        };
         Ok(())
     }
 }
 
 impl Channel for Stream<'_> {
     fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let taken = self.take(offset, buffer);
-        taken.map_err(|error| self.handle.failed("fread", offset, &error))
+        let sought = self.seek_to(offset, false);
+        let read = sought.and_then(|()| self.reader.read_exact(buffer));
+        read.map_err(|error| failed(self.path, "fread", offset, &error))?;
+        self.next = Some((offset + buffer.len() as u64, false));
+        Ok(())
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
-        let put = self.put(offset, data);
-        put.map_err(|error| self.handle.failed("fwrite", offset, &error))
+        let sought = self.seek_to(offset, true);
+        let written = sought.and_then(|()| self.writer.write_all(data));
+        written.map_err(|error| failed(self.path, "fwrite", offset, &error))?;
+        self.next = Some((offset + data.len() as u64, true));
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
-        let position = self.position;
-        let flushed = self.flush();
-        flushed.map_err(|error| self.handle.failed("fflush", position, &error))
+        let offset = self.next.map_or(0, |(offset, _)| offset);
+        let flushed = self.writer.flush();
+        flushed.map_err(|error| failed(self.path, "fflush", offset, &error))
     }
 }
