@@ -1,11 +1,13 @@
-//! The aims of ratios: `data/aims.csv`, applied to a report after it was measured.
+//! The aims: `data/aims.csv`, applied to a report after it was measured.
 //!
-//! The first line with patterns that fit a ratio has its aim. In a pattern `*` stands for any text
-//! and `?` for one character; a semicolon stands for a comma. Lines that are shown `always` check the
-//! measurement itself; the others are shown with `--aims`. `data/limits.csv` holds the limits of claims that
-//! are no ratios of two sides.
+//! A line is about the ratio of two variants, or, without a denominator, about a variant's figure. The first
+//! line with patterns that fit has the aim of it. In a pattern `*` stands for any text and `?` for one character; a
+//! semicolon stands for a comma. Lines that are shown `always` check the measurement itself; the others are shown
+//! with `--aims`: beside the ratio, where the report lists ratios, else as a claim.
 
-use crate::report::{Aim, Block, Ratio};
+use crate::report::{Aim, Block, Claim, Standing};
+use crate::sample::Spread;
+use crate::suite::orderings::shown;
 
 /// A line of the file.
 struct Line {
@@ -15,27 +17,35 @@ struct Line {
     is_always_shown: bool,
 }
 
-/// Puts the aims of `suite` beside the ratios in `blocks`, all of them or those that are always shown.
+/// Puts the aims of `suite` beside the ratios in `blocks`, all of them or those that are always shown, and adds a
+/// claim for each line about figures or about ratios that the block does not list.
 pub(crate) fn apply(suite: &str, is_asked: bool, blocks: &mut [Block]) {
     let lines = lines();
-    let shown = |line: &&Line| is_asked || line.is_always_shown;
-    for ratio in blocks.iter_mut().flat_map(|block| &mut block.ratios) {
-        let line = lines.iter().find(|line| line.fits(suite, ratio));
-        ratio.aim = line.filter(shown).map(|line| line.aim);
+    let place = |texts: [&str; 4]| lines.iter().position(|line| line.fits(suite, texts));
+    for block in blocks {
+        let mut judged: Vec<Vec<(String, Spread)>> = vec![Vec::new(); lines.len()];
+        let is_listed = block.matrices.is_empty();
+        for ratio in &mut block.ratios {
+            let (top, bottom) = (&ratio.numerator, &ratio.denominator);
+            let found = place([&ratio.case, ratio.metric, top, bottom]);
+            if let (Some(at), false) = (found, is_listed) {
+                let name = format!("{top} / {bottom} in {}", ratio.case);
+                judged[at].push((name, ratio.spread));
+            }
+            let line = found.map(|at| &lines[at]);
+            let line = line.filter(|line| is_asked || line.is_always_shown);
+            ratio.aim = line.map(|line| line.aim);
+        }
+        for row in &block.results {
+            if let Some(at) = place([&row.case, row.metric, &row.variant, ""]) {
+                judged[at].push((format!("{} in {}", row.variant, row.case), row.spread));
+            }
+        }
+        let found = lines.iter().zip(judged);
+        let claims = found.filter(|(_, judged)| !judged.is_empty());
+        let claims = claims.map(|(line, judged)| line.claim(&judged));
+        block.claims.extend(claims);
     }
-}
-
-/// The limit `name` of `data/limits.csv`.
-///
-/// # Panics
-/// If there is none: the tests of the suites ask for all of them.
-pub(crate) fn limit(name: &str) -> f64 {
-    let lines = include_str!("../data/limits.csv").lines();
-    let found = lines
-        .filter_map(|line| line.split_once(','))
-        .find(|(known, _)| *known == name);
-    let limit = found.and_then(|(_, limit)| limit.parse().ok());
-    limit.unwrap_or_else(|| panic!("data/limits.csv has no number for {name}"))
 }
 
 fn lines() -> Vec<Line> {
@@ -73,17 +83,70 @@ impl Line {
         })
     }
 
-    fn fits(&self, suite: &str, ratio: &Ratio) -> bool {
-        let Ratio {
-            case,
-            metric,
-            numerator,
-            denominator,
-            ..
-        } = ratio;
-        let texts: [&str; 5] = [suite, case, metric, numerator, denominator];
+    /// Case, metric, numerator and denominator of `suite`.
+    fn fits(&self, suite: &str, [case, metric, top, bottom]: [&str; 4]) -> bool {
+        let texts = [suite, case, metric, top, bottom];
         let mut pairs = self.patterns.iter().zip(texts);
         pairs.all(|(pattern, text)| fits(pattern.as_bytes(), text.as_bytes()))
+    }
+
+    /// The claim of this line about figures or ratios, of which there is one at least.
+    fn claim(&self, judged: &[(String, Spread)]) -> Claim {
+        let [_, case, metric, top, bottom] = &self.patterns;
+        let over = match bottom.as_str() {
+            "" => String::new(),
+            bottom => format!(" / {bottom}"),
+        };
+        let metric = metric.replace('_', " ");
+        let claim = format!("{metric} of {top}{over} in {case} {}", words(self.aim));
+        let standings: Vec<Standing> = judged.iter().map(|of| standing(self.aim, of.1)).collect();
+        let told = |nth: usize| format!("{}: {}", judged[nth].0, shown(judged[nth].1));
+        let measured = match judged.len() {
+            1 => told(0),
+            all => {
+                let of = |wanted| standings.iter().filter(|is| **is == wanted).count();
+                let worst = (0..all).min_by(|&one, &other| {
+                    let [one, other] = [one, other].map(|nth| margin(self.aim, judged[nth].1));
+                    one.total_cmp(&other)
+                });
+                let (held, open) = (of(Standing::Held), of(Standing::WithinSpread));
+                let worst = worst.map(told).unwrap_or_default();
+                format!("{held} of {all} held, {open} within the spread; the worst is {worst}")
+            }
+        };
+        let standing = Standing::of_all(standings.iter().copied());
+        Claim::aim(case.clone(), claim, measured, standing)
+    }
+}
+
+fn words(aim: Aim) -> String {
+    match aim {
+        Aim::AtMost(limit) => format!("at most {limit}"),
+        Aim::AtLeast(limit) => format!("at least {limit}"),
+        Aim::MoreThan(limit) => format!("more than {limit}"),
+        Aim::Within(tolerance) => format!("1 within {tolerance}"),
+    }
+}
+
+/// How the aim stands over all runs.
+fn standing(aim: Aim, spread: Spread) -> Standing {
+    match aim {
+        Aim::AtMost(limit) => Standing::at_most(limit, spread),
+        Aim::AtLeast(limit) => Standing::at_least(limit, spread),
+        Aim::MoreThan(limit) => Standing::at_least(limit.next_up(), spread),
+        Aim::Within(tolerance) => Standing::of_all([
+            Standing::at_most(1.0 + tolerance, spread),
+            Standing::at_least(1.0 - tolerance, spread),
+        ]),
+    }
+}
+
+/// How far the median is on the right side of the limit.
+fn margin(aim: Aim, spread: Spread) -> f64 {
+    match aim {
+        Aim::AtMost(limit) => limit - spread.median,
+        Aim::AtLeast(limit) | Aim::MoreThan(limit) => spread.median - limit,
+        Aim::Within(tolerance) => tolerance - (spread.median - 1.0).abs(),
     }
 }
 
@@ -101,6 +164,7 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{Column, Matrix, Ratio};
     use crate::sample::Series;
 
     fn aim(suite: &str, case: &str, metric: &'static str, sides: [&str; 2]) -> Option<Aim> {
@@ -117,25 +181,6 @@ mod tests {
         let always = blocks[0].ratios[0].aim;
         assert!(always.is_none() || always == asked);
         asked
-    }
-
-    #[test]
-    fn every_limit_is_a_number_and_its_name_is_used() {
-        let source = [
-            include_str!("suite/contention/claims.rs"),
-            include_str!("suite/iopaths/mod.rs"),
-            include_str!("suite/pools/claims.rs"),
-            include_str!("suite/streams/claims.rs"),
-        ];
-        let lines = include_str!("../data/limits.csv").lines().skip(1);
-        for line in lines.filter(|line| !line.starts_with('#')) {
-            let name = line.split_once(',').unwrap().0;
-            assert!(limit(name) > 0.0, "{name}");
-            let last = name.rsplit('/').next().unwrap();
-            let is_used = |name: &str| source.concat().contains(&format!("\"{name}\""));
-            let is_of_a_count = name.starts_with("pools/fill/");
-            assert!(is_used(name) || is_used(last) || is_of_a_count, "{name}");
-        }
     }
 
     #[test]
@@ -191,5 +236,57 @@ mod tests {
         }];
         apply("store", false, &mut blocks);
         assert_eq!(blocks[0].ratios[0].aim, Some(Aim::Within(0.005)));
+    }
+
+    #[test]
+    fn figures_and_ratios_that_are_not_listed_are_judged_by_claims() {
+        let bytes = ("pool_bytes_per_stored_byte", "bytes/byte");
+        let mut block = Block {
+            matrices: vec![Matrix::of("t", [Column::median("c", "c", bytes.0)])],
+            ..Block::default()
+        };
+        let series = |value: f64| Series::from(vec![value]);
+        for (case, pool, value) in [
+            ("c/lz4/16384/fill", "bestfit", 1.05),
+            ("c/lz4/65536/fill", "bestfit", 1.05),
+            ("c/lz4/16384/fill", "zbud", 2.0),
+        ] {
+            crate::figures::Cell::new(case, bytes, 0).add(pool, &series(value), &mut block);
+        }
+        for (pool, value) in [("zsmalloc", 0.9), ("zbud", 1.1), ("malloc-glibc", 2.0)] {
+            let sides = (("bestfit", &series(value)), (pool, &series(1.0)));
+            let ratio = Ratio::of("c/lz4/65536/fill", bytes.0, sides.0, sides.1);
+            block.ratios.extend(ratio);
+        }
+        let mut blocks = [block];
+        apply("pools", true, &mut blocks);
+        let claims = blocks[0].claims.iter();
+        let found: Vec<(&str, Standing)> = claims
+            .map(|claim| (claim.measured.as_str(), claim.standing))
+            .collect();
+        let of_ratios = "1 of 2 held, 0 within the spread; the worst is \
+            bestfit / zbud in c/lz4/65536/fill: 1.100";
+        let expected = [
+            ("bestfit in c/lz4/16384/fill: 1.050", Standing::Held),
+            ("bestfit in c/lz4/65536/fill: 1.050", Standing::NotHeld),
+            (of_ratios, Standing::NotHeld),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_aim_stands_over_all_runs() {
+        let spread = Series::from(vec![1.0, 1.1]).spread().unwrap();
+        for (aim, expected) in [
+            (Aim::AtMost(1.1), Standing::Held),
+            (Aim::AtMost(1.05), Standing::WithinSpread),
+            (Aim::AtLeast(1.0), Standing::Held),
+            (Aim::MoreThan(1.0), Standing::WithinSpread),
+            (Aim::MoreThan(1.1), Standing::NotHeld),
+            (Aim::Within(0.2), Standing::Held),
+            (Aim::Within(0.05), Standing::WithinSpread),
+        ] {
+            assert_eq!(standing(aim, spread), expected, "{aim:?}");
+        }
     }
 }

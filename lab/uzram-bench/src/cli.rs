@@ -89,13 +89,13 @@ pub enum Args {
     /// root), loop-swap (`uzram up --swap`, lz4), small-pages and huge-pages (memory that fits). The
     /// machine must have no other swap.
     Pager(PagerSuiteArgs),
-    /// iozone's and fio's jobs: the published tables of zram over 1 to 10 threads, or jobs of your own
+    /// iozone's and fio's jobs of your own, or the published table of zram's compression interface
     ///
-    /// The tables by which per-CPU streams, slot locks and the compression interface were judged, each
-    /// figure beside what was published: throughput with its spread, CPU time, writes that took the slow
-    /// path. Sizes are the published ones over --scale; the amount of work is fixed, so there are
-    /// neither --seconds nor --threads. The codec is lzo, as published, unless --algorithm names others;
-    /// pages are synthetic-mixed unless --corpus does. Peer: kernel-zram.
+    /// The table by which the compression interface was judged, 1 to 10 jobs, each figure beside what was
+    /// published: throughput with its spread, CPU time, writes that took the slow path. Sizes are the published
+    /// ones over --scale; the amount of work is fixed, so there are neither --seconds nor --threads. The codec is
+    /// lzo, as published, unless --algorithm names others. Peer: kernel-zram. The tables by which per-CPU streams
+    /// and slot locks were judged are in suites streams and locks.
     ///
     /// Jobs of your own, in the words of either program, run on any --on: in this process, over NBD, on
     /// a block device or a file; on the latter two beside fio itself. A device that is in use is never

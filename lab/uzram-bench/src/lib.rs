@@ -11,7 +11,8 @@
 //!   `workload` says what is fair.
 //! - `folder` holds folders and cgroups of a run, and undoes what a run that was killed left behind.
 //! - `variants/` holds the engine's paths not taken: other slot locks, other ways to share streams.
-//! - `aims` and `published` put what is aimed at and what others published, from `data/`, beside figures.
+//! - `aims` and `published` put what is aimed at and what others published, from `data/`, beside figures;
+//!   `suite/grid` makes the blocks of published tables, `suite/orderings` says which orders hold.
 //! - Corpora, spreads and reports are those of `uzram-advise`.
 //!
 //! A benchmark is not a test: nothing here fails because something was slow. The tests of this

@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(rows.len(), 16);
             assert!(rows.as_flattened().iter().all(|value| *value > 0.0));
         }
-        let rewrite = streams.find(&[("threads", "3"), ("test", "Rewrite")], columns);
+        let rewrite = streams.find(&[("threads", "3"), ("test", "rewrite")], columns);
         assert_eq!(rewrite, [[3_402_447.88, 3_415_685.88, 5_054_705.38]]);
         assert!(streams.find(&[("test", "none")], columns).is_empty());
         let columns = ["base_rwlock_table_kbps", "bit_spinlock_kbps"];

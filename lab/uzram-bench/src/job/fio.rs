@@ -1,7 +1,7 @@
 //! fio's words: a job as its job files and its command line say it, and back.
 
 use super::buffers::{Buffers, Filled};
-use super::{Calls, Clock, Job, Mix, Order, Sharing, Words, parse_number, parse_size};
+use super::{Calls, Clock, Job, Mix, Order, Sharing, Test, Words, parse_number, parse_size};
 use crate::error::{Error, Result};
 
 pub(super) const WORDS: Words = Words {
@@ -16,14 +16,25 @@ const KNOWN: &str = "rw, bs, size, numjobs, loops, randseed, refill_buffers, scr
                      buffer_compress_percentage, buffer_pattern, direct";
 
 /// fio's six tests, by their names.
-pub(crate) const TESTS: [(&str, Order, Mix); 6] = [
-    ("read", Order::Forward, Mix::Reads),
-    ("randread", Order::Random, Mix::Reads),
-    ("write", Order::Forward, Mix::Writes),
-    ("randwrite", Order::Random, Mix::Writes),
-    ("rw", Order::Forward, Mix::Half),
-    ("randrw", Order::Random, Mix::Half),
+pub(crate) const TESTS: [Test; 6] = [
+    test("read", Order::Forward, Mix::Reads),
+    test("randread", Order::Random, Mix::Reads),
+    WRITE,
+    test("randwrite", Order::Random, Mix::Writes),
+    test("rw", Order::Forward, Mix::Half),
+    test("randrw", Order::Random, Mix::Half),
 ];
+pub(crate) const WRITE: Test = test("write", Order::Forward, Mix::Writes);
+
+/// A test of fio's.
+pub(crate) const fn test(name: &'static str, order: Order, mix: Mix) -> Test {
+    Test {
+        name,
+        order,
+        mix,
+        calls: Calls::Positioned,
+    }
+}
 
 /// The job that `text` describes: words as `rw=randrw bs=32k size=10m numjobs=4 loops=3`, each with or
 /// without two dashes in front.
@@ -74,10 +85,10 @@ pub(crate) fn parse(text: &str) -> Result<Job> {
     // A percentage other than 100 turns refilling on, as fio's manual says.
     filled.is_refilled |= filled.compress_percentage.is_some_and(|of| of != 100);
     let job = Job {
-        name: test.0.to_owned(),
-        order: test.1,
-        mix: test.2,
-        calls: Calls::Positioned,
+        name: test.name.to_owned(),
+        order: test.order,
+        mix: test.mix,
+        calls: test.calls,
         block_bytes,
         size_bytes: size_bytes.ok_or_else(missing)?,
         workers,
@@ -121,11 +132,11 @@ pub(crate) fn arguments(job: &Job) -> Vec<String> {
     words
 }
 
-fn test_of(name: &str) -> Result<(&'static str, Order, Mix)> {
+fn test_of(name: &str) -> Result<Test> {
     let name = if name == "readwrite" { "rw" } else { name };
-    let found = TESTS.into_iter().find(|test| test.0 == name);
+    let found = TESTS.into_iter().find(|test| test.name == name);
     found.ok_or_else(|| {
-        let known = TESTS.map(|test| test.0).join(", ");
+        let known = TESTS.map(|test| test.name).join(", ");
         Error::Usage(format!("rw {name:?}: unknown; one of {known}"))
     })
 }

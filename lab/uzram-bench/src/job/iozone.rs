@@ -16,16 +16,9 @@ const KIB: u64 = 1 << 10;
 const RECORD_BYTES: u64 = 4 << 10;
 const FILE_BYTES: u64 = 512 << 10;
 
-const fn test(
-    name: &'static str,
-    title: &'static str,
-    group: u32,
-    (order, mix): (Order, Mix),
-    calls: Calls,
-) -> (u32, Test) {
+const fn test(name: &'static str, group: u32, order: Order, mix: Mix, calls: Calls) -> (u32, Test) {
     let test = Test {
         name,
-        title,
         order,
         mix,
         calls,
@@ -39,25 +32,19 @@ pub(crate) const TESTS: [(u32, Test); 13] = {
     use Mix::{ByWorker, Reads, Writes};
     use Order::{Backward, Forward, Random, Strided};
     [
-        test("initial-write", "Initial write", 0, (Forward, Writes), Seek),
-        test("rewrite", "Rewrite", 0, (Forward, Writes), Seek),
-        test("read", "Read", 1, (Forward, Reads), Seek),
-        test("re-read", "Re-read", 1, (Forward, Reads), Seek),
-        test("reverse-read", "Reverse Read", 3, (Backward, Reads), Seek),
-        test("stride-read", "Stride read", 5, (Strided, Reads), Seek),
-        test("random-read", "Random read", 2, (Random, Reads), Seek),
-        test(
-            "mixed-workload",
-            "Mixed workload",
-            8,
-            (Random, ByWorker),
-            Seek,
-        ),
-        test("random-write", "Random write", 2, (Random, Writes), Seek),
-        test("pwrite", "Pwrite", 9, (Forward, Writes), Positioned),
-        test("pread", "Pread", 10, (Forward, Reads), Positioned),
-        test("fwrite", "Fwrite", 6, (Forward, Writes), Buffered),
-        test("fread", "Fread", 7, (Forward, Reads), Buffered),
+        test("initial-write", 0, Forward, Writes, Seek),
+        test("rewrite", 0, Forward, Writes, Seek),
+        test("read", 1, Forward, Reads, Seek),
+        test("re-read", 1, Forward, Reads, Seek),
+        test("reverse-read", 3, Backward, Reads, Seek),
+        test("stride-read", 5, Strided, Reads, Seek),
+        test("random-read", 2, Random, Reads, Seek),
+        test("mixed-workload", 8, Random, ByWorker, Seek),
+        test("random-write", 2, Random, Writes, Seek),
+        test("pwrite", 9, Forward, Writes, Positioned),
+        test("pread", 10, Forward, Reads, Positioned),
+        test("fwrite", 6, Forward, Writes, Buffered),
+        test("fread", 7, Forward, Reads, Buffered),
     ]
 };
 

@@ -62,10 +62,8 @@ pub(crate) struct Job {
 /// One of the tests of either program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Test {
-    /// In names of cases.
+    /// In names of cases, and in the data.
     pub(crate) name: &'static str,
-    /// In published tables.
-    pub(crate) title: &'static str,
     pub(crate) order: Order,
     pub(crate) mix: Mix,
     pub(crate) calls: Calls,

@@ -3,6 +3,7 @@
 pub(crate) mod codecs;
 pub(crate) mod contention;
 pub(crate) mod devices;
+pub(crate) mod grid;
 pub(crate) mod iopaths;
 pub(crate) mod jobs;
 pub(crate) mod locks;

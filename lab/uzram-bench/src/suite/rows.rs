@@ -12,7 +12,7 @@ use crate::job::target::Target;
 use crate::job::{self, Job, Outcome, fio_program};
 use crate::progress::Progress;
 use crate::report::{Block, Measured, Ratio};
-use crate::sample::{Series, Spread};
+use crate::sample::Series;
 use crate::side::Side;
 use crate::suite::Options;
 use crate::suite::turns::{Runs, Turns};
@@ -20,8 +20,6 @@ use crate::suite::turns::{Runs, Turns};
 /// Jobs that run one after another.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// `T=4`; empty where a table has one row only.
-    pub(crate) label: String,
     /// Writes what the jobs read, unmeasured, on an empty device.
     pub(crate) fill: Option<Job>,
     /// The jobs, each with the name of its case.
@@ -67,14 +65,9 @@ impl Side<Place> {
     }
 }
 
-/// A kind of figure, and where it comes from.
-pub(crate) type Figure = (Metric, fn(&Outcome) -> Option<f64>);
-
 /// The figures of all cells so far.
-pub(crate) struct Cells {
-    figures: &'static [Figure],
-    cells: Vec<Found>,
-}
+#[derive(Default)]
+pub(crate) struct Cells(Vec<Found>);
 
 /// One side in one case, an outcome a run.
 struct Found {
@@ -111,6 +104,8 @@ pub(crate) fn measure(
             pending.push((turn.side, outcomes));
         }
         if pending.len() == turns.sides {
+            // In the report they stand in the sides' order, not in that of their turns.
+            pending.sort_by_key(|(side, _)| *side);
             for (side, outcomes) in pending.drain(..) {
                 cells.add_row(&rows[turn.part], &sides[side].name, outcomes);
             }
@@ -139,11 +134,6 @@ fn run(row: &Row, side: &mut Side<Place>, options: &Options) -> Result<Vec<Outco
 }
 
 impl Cells {
-    pub(crate) fn new(figures: &'static [Figure]) -> Cells {
-        let cells = Vec::new();
-        Cells { figures, cells }
-    }
-
     fn add_row(&mut self, row: &Row, variant: &str, outcomes: Vec<Outcome>) {
         if let Some(case) = &row.all {
             let mut all = Outcome::default();
@@ -157,9 +147,9 @@ impl Cells {
 
     pub(crate) fn add(&mut self, case: &str, variant: &str, bytes: u64, outcome: Outcome) {
         let is_it = |found: &&mut Found| found.case == case && found.variant == variant;
-        match self.cells.iter_mut().find(is_it) {
+        match self.0.iter_mut().find(is_it) {
             Some(found) => found.outcomes.push(outcome),
-            None => self.cells.push(Found {
+            None => self.0.push(Found {
                 case: case.to_owned(),
                 variant: variant.to_owned(),
                 working_set_bytes: bytes,
@@ -170,8 +160,8 @@ impl Cells {
 
     /// Every figure of the cases that are `wanted`.
     pub(crate) fn results(&self, wanted: impl Fn(&str) -> bool) -> Vec<Measured> {
-        let ours = self.cells.iter().filter(|found| wanted(&found.case));
-        let figures = ours.flat_map(|found| self.figures.iter().map(move |figure| (found, figure)));
+        let ours = self.0.iter().filter(|found| wanted(&found.case));
+        let figures = ours.flat_map(|found| FIGURES.iter().map(move |figure| (found, figure)));
         let rows = figures.filter_map(|(found, (metric, of))| {
             let cell = Cell::new(found.case.as_str(), *metric, found.working_set_bytes);
             cell.row(&found.variant, &found.series(*of)?)
@@ -182,24 +172,34 @@ impl Cells {
     /// The figures of a metric, a run each; `None` where there are none.
     pub(crate) fn series(&self, case: &str, variant: &str, metric: Metric) -> Option<Series> {
         let is_it = |found: &&Found| found.case == case && found.variant == variant;
-        let found = self.cells.iter().find(is_it)?;
-        let (_, of) = self.figures.iter().find(|(known, _)| *known == metric)?;
+        let found = self.0.iter().find(is_it)?;
+        let (_, of) = FIGURES.iter().find(|(known, _)| *known == metric)?;
         found.series(*of)
     }
 
-    pub(crate) fn spread(&self, case: &str, variant: &str, metric: Metric) -> Option<Spread> {
-        self.series(case, variant, metric)?.spread()
+    /// The variants that have figures of a case.
+    pub(crate) fn variants(&self, case: &str) -> Vec<&str> {
+        let found = self.0.iter().filter(|found| found.case == case);
+        found.map(|found| found.variant.as_str()).collect()
     }
 
-    /// One variant's throughput over another's, run by run.
-    pub(crate) fn ratio(&self, case: &str, top: &str, bottom: &str) -> Option<Ratio> {
+    /// Adds the ratios of throughput, run by run, of those two variants for which `pairs` says so.
+    pub(crate) fn compare_all(
+        &self,
+        case: &str,
+        pairs: impl Fn(&str, &str) -> bool,
+        block: &mut Block,
+    ) {
         let of = |variant: &str| self.series(case, variant, THROUGHPUT);
-        Ratio::of(case, THROUGHPUT.0, (top, &of(top)?), (bottom, &of(bottom)?))
-    }
-
-    /// Adds the ratio of two variants, if both have figures.
-    pub(crate) fn compare(&self, case: &str, top: &str, bottom: &str, block: &mut Block) {
-        block.ratios.extend(self.ratio(case, top, bottom));
+        let variants = self.variants(case);
+        for top in &variants {
+            for bottom in variants.iter().filter(|bottom| pairs(top, bottom)) {
+                let ratio = of(top).zip(of(bottom)).and_then(|(ours, theirs)| {
+                    Ratio::of(case, THROUGHPUT.0, (top, &ours), (bottom, &theirs))
+                });
+                block.ratios.extend(ratio);
+            }
+        }
     }
 }
 
@@ -212,3 +212,37 @@ impl Found {
 
 /// MiB a second of all workers.
 pub(crate) const THROUGHPUT: Metric = ("throughput", "MiB/s");
+pub(crate) const IOPS: Metric = ("iops", "IOPS");
+pub(crate) const USER: Metric = ("cpu_user", "ms");
+pub(crate) const SYSTEM: Metric = ("cpu_system", "ms");
+pub(crate) const CPU: Metric = ("cpu_time", "ms");
+pub(crate) const WORST: Metric = ("worst_record", "ms");
+pub(crate) const SLOW_PATH: Metric = ("slow_path", "of 1000 writes");
+pub(crate) const SLEEPS: Metric = ("sleeps_for_a_stream", "of 1000 writes");
+pub(crate) const COMPRESSED: Metric = ("compressed", "MiB");
+
+const MEBIBYTE: f64 = 1_048_576.0;
+
+/// A kind of figure, and where it comes from.
+type Figure = (Metric, fn(&Outcome) -> Option<f64>);
+
+const FIGURES: [Figure; 9] = [
+    (THROUGHPUT, |done| Some(done.bytes_per_second() / MEBIBYTE)),
+    (IOPS, |done| Some(done.operations_per_second())),
+    (USER, |done| Some(done.cpu.user.as_secs_f64() * 1e3)),
+    (SYSTEM, |done| Some(done.cpu.system.as_secs_f64() * 1e3)),
+    (CPU, |done| {
+        Some((done.cpu.user + done.cpu.system).as_secs_f64() * 1e3)
+    }),
+    (WORST, |done| Some(done.worst_ns as f64 / 1e6)),
+    (SLOW_PATH, |done| {
+        done.of_1000_written_pages(done.counts.slow_path_writes)
+    }),
+    (SLEEPS, |done| {
+        done.of_1000_written_pages(done.counts.sleeps)
+    }),
+    (COMPRESSED, |done| {
+        let bytes = done.counts.compressed_bytes?;
+        Some(bytes as f64 / MEBIBYTE)
+    }),
+];

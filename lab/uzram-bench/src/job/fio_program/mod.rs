@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::Job;
 use super::fio;
-use super::run::{Outcome, Rate};
+use super::run::Outcome;
 use crate::corpus::PAGE_BYTES;
 use crate::cpu_time::CpuTime;
 use crate::error::{Error, Result};
@@ -100,14 +100,8 @@ pub(crate) fn output_unless_stopped(child: Child, stop: &Stop) -> io::Result<Out
 
 /// The outcome in a group's report; `None` for a report of another form.
 fn outcome(group: &Value, job: &Job) -> Option<Outcome> {
-    let rate = |side: &str| {
-        let operations_per_second = group[side]["iops"].as_f64()?;
-        Some(Rate {
-            operations: group[side]["total_ios"].as_u64()?,
-            operations_per_second,
-            bytes_per_second: operations_per_second * job.block_bytes as f64,
-        })
-    };
+    let operations = |side: &str| group[side]["total_ios"].as_u64();
+    let rate = |side: &str| group[side]["iops"].as_f64();
     let worst = |side: &str| group[side]["lat_ns"]["max"].as_u64();
     // Percentages of the time that the jobs took, added up.
     let time_ms = group["job_runtime"].as_f64()?;
@@ -115,11 +109,16 @@ fn outcome(group: &Value, job: &Job) -> Option<Outcome> {
         let share = group[of].as_f64()? / 100.0;
         Some(Duration::from_secs_f64((share * time_ms / 1e3).max(0.0)))
     };
-    let writes = rate("write")?;
+    let (reads, writes) = (operations("read")?, operations("write")?);
+    // Each direction has a rate of its own: the time in which all would have been done at both.
+    let rates = rate("read")? + rate("write")?;
+    let elapsed = Duration::try_from_secs_f64((reads + writes) as f64 / rates);
     Some(Outcome {
-        reads: rate("read")?,
+        reads,
         writes,
-        written_pages: writes.operations * job.block_bytes.div_ceil(PAGE_BYTES as u64),
+        bytes: (reads + writes) * job.block_bytes,
+        elapsed: elapsed.unwrap_or_default(),
+        written_pages: writes * job.block_bytes.div_ceil(PAGE_BYTES as u64),
         cpu: CpuTime {
             user: cpu("usr_cpu")?,
             system: cpu("sys_cpu")?,

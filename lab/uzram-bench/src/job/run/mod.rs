@@ -21,8 +21,9 @@ const CHECKED_MAX: u64 = 16_384;
 /// The operations of a job while its clock ran.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
-    pub(crate) reads: Rate,
-    pub(crate) writes: Rate,
+    /// Reads and writes until the clock stopped.
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
     /// Bytes read and written until the clock stopped.
     pub(crate) bytes: u64,
     /// The time until then.
@@ -36,32 +37,26 @@ pub(crate) struct Outcome {
     pub(crate) counts: Counts,
 }
 
-/// Operations of one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Rate {
-    pub(crate) operations: u64,
-    pub(crate) bytes_per_second: f64,
-    pub(crate) operations_per_second: f64,
-}
-
 impl Outcome {
     pub(crate) fn bytes_per_second(&self) -> f64 {
-        self.reads.bytes_per_second + self.writes.bytes_per_second
+        self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
     pub(crate) fn operations_per_second(&self) -> f64 {
-        self.reads.operations_per_second + self.writes.operations_per_second
+        (self.reads + self.writes) as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// So many of `per` written pages; `None` where nobody counts, or none was written.
-    pub(crate) fn of_written_pages(&self, count: Option<u64>, per: f64) -> Option<f64> {
+    /// So many of a thousand written pages; `None` where nobody counts, or none was written.
+    pub(crate) fn of_1000_written_pages(&self, count: Option<u64>) -> Option<f64> {
         let count = count.filter(|_| self.written_pages > 0)?;
-        Some(count as f64 * per / self.written_pages as f64)
+        Some(count as f64 * 1e3 / self.written_pages as f64)
     }
 
-    /// Adds what a job did after this one; rates are each job's own.
+    /// Adds what a job did after this one.
     pub(crate) fn then(&mut self, next: &Outcome) {
         let sum = |one: Option<u64>, other: Option<u64>| Some(one.unwrap_or(0) + other?);
+        self.reads += next.reads;
+        self.writes += next.writes;
         self.bytes += next.bytes;
         self.elapsed += next.elapsed;
         self.written_pages += next.written_pages;
@@ -108,10 +103,11 @@ pub(crate) fn run(job: &Job, target: &mut dyn Target, stop: &Stop) -> Result<Out
     for worker in &workers {
         outcome.worst_ns = outcome.worst_ns.max(worker.worst_ns);
         outcome.written_pages += worker.writes_in_all * job.block_bytes.div_ceil(PAGE_BYTES as u64);
-        outcome.bytes += (worker.reads + worker.writes) * job.block_bytes;
+        outcome.reads += worker.reads;
+        outcome.writes += worker.writes;
     }
+    outcome.bytes = (outcome.reads + outcome.writes) * job.block_bytes;
     outcome.elapsed = elapsed(job, &workers);
-    (outcome.reads, outcome.writes) = rates(job, &workers, outcome.elapsed);
     workers.iter_mut().try_for_each(Worker::check)?;
     Ok(outcome)
 }
@@ -131,7 +127,8 @@ fn run_workers(workers: &mut [Worker<'_>]) -> Result<()> {
     at_once(works).map(drop)
 }
 
-/// From the common start until the job's clock stopped.
+/// From the common start until the job's clock stopped. A worker's own time would say nothing where there are
+/// more of them than CPUs: each runs alone for a while, at full speed.
 fn elapsed(job: &Job, workers: &[Worker<'_>]) -> Duration {
     let times = workers.iter().map(|worker| worker.time);
     let time = match job.clock {
@@ -139,20 +136,6 @@ fn elapsed(job: &Job, workers: &[Worker<'_>]) -> Duration {
         Clock::LastDone => times.max(),
     };
     time.unwrap_or_default()
-}
-
-/// Of reads and of writes: what all workers did over the time from the common start. A worker's own time
-/// would say nothing where there are more of them than CPUs: each runs alone for a while, at full speed.
-fn rates(job: &Job, workers: &[Worker<'_>], elapsed: Duration) -> (Rate, Rate) {
-    let seconds = elapsed.as_secs_f64().max(1e-9);
-    let of = |operations: u64| Rate {
-        operations,
-        operations_per_second: operations as f64 / seconds,
-        bytes_per_second: operations as f64 / seconds * job.block_bytes as f64,
-    };
-    let reads = workers.iter().map(|worker| worker.reads).sum();
-    let writes = workers.iter().map(|worker| worker.writes).sum();
-    (of(reads), of(writes))
 }
 
 /// One worker of a job.

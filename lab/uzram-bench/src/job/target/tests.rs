@@ -163,5 +163,5 @@ fn a_target_that_loses_writes_is_found_out() {
         "initial-write: wrong data at offset 8192"
     );
     let fine = crate::job::run(&jobs[0], &mut forgetful.0, &stop).unwrap();
-    assert_eq!(fine.reads.operations, 0);
+    assert_eq!(fine.reads, 0);
 }

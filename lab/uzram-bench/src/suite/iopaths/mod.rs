@@ -17,7 +17,6 @@ use uzram::{BlockDevice, PageIndex, PageTransfer};
 use uzram_media::Persistence;
 use uzram_pager::swap::{IoPath, SwapArea};
 
-use crate::aims::limit;
 use crate::corpus::PAGE_BYTES;
 use crate::error::Result;
 use crate::figures::{Cell, Metric};
@@ -26,7 +25,7 @@ use crate::mapping::Backing;
 use crate::peers::memcpy::Memcpy;
 use crate::progress::Progress;
 use crate::published::Table;
-use crate::report::{Block, Claim, Findings, Standing};
+use crate::report::{Block, Findings};
 use crate::sample::{Series, Spread};
 use crate::side::{PageSide, Pages, Task};
 use crate::sink::Sink;
@@ -280,15 +279,6 @@ impl Bench<'_> {
         })?;
         let case = "nothing/write";
         self.add_paths(&mut block, case, TIME, &series, 0);
-        let most = limit("iopaths/path");
-        for (path, series) in IoPath::ALL.iter().zip(&series).take(2) {
-            block.claims.extend(series.spread().map(|spread| {
-                let claim = format!("{} costs at most {most} ns", path.name());
-                let measured = format!("{:.1} ns over the device's own work", spread.median);
-                let standing = Standing::at_most(most, spread);
-                Claim::aim(case.to_owned(), claim, measured, standing)
-            }));
-        }
         match counts::instructions() {
             Ok(counts) => {
                 let cell = self.cell(case, ("instructions", "instructions"), 0);

@@ -1,12 +1,12 @@
-//! Suite `jobs`: the published tables of iozone and fio over zram, and any other job of theirs.
+//! Suite `jobs`: any job of iozone's or fio's, anywhere; without one, the published table of zram's compression
+//! interface.
 //!
-//! A grid is a published table: rows of jobs, a case each, on every side. All runs go over all rows,
-//! sides take turns within a row, and ratios are taken run by run; a row begins on an empty device.
-//! Sizes are those published over `--scale`, never below what a clock can tell apart.
+//! All runs go over all rows of a plan, sides take turns within a row, and ratios are taken run by run; a row begins
+//! on an empty device. Sizes are those published over `--scale`, never below what a clock can tell apart.
 
-mod grid;
-mod layout;
-mod measure;
+mod interface;
+mod own;
+mod plan;
 mod sides;
 #[cfg(test)]
 mod tests;
@@ -16,14 +16,15 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::job::buffers::Pages;
-use crate::job::{fio, iozone};
+use crate::job::{Job, fio, iozone};
 use crate::peers::Peer;
 use crate::progress::Progress;
 use crate::report::Findings;
 use crate::suite::rows::{self, Cells};
 use crate::suite::turns::Runs;
 use crate::suite::{Options, Suite, Work};
-use grid::{Grid, Sizes};
+use interface::Sizes;
+use plan::{Plan, row};
 use sides::On;
 
 /// The algorithm where none is named: the published one.
@@ -57,12 +58,6 @@ pub struct JobsArgs {
     pub destroy: Vec<PathBuf>,
 }
 
-/// The jobs and the places to run them on, all of them checked.
-struct Plan {
-    grids: Vec<Grid>,
-    places: Vec<On>,
-}
-
 /// The suite.
 pub(crate) const SUITE: Suite<JobsArgs> = Suite {
     name: "jobs",
@@ -71,9 +66,9 @@ pub(crate) const SUITE: Suite<JobsArgs> = Suite {
     corpus: Some(CORPUS),
     work: Work::Published,
     plan: |options, args| {
-        let plan = plan(options, args)?;
+        let (plans, places) = plan(options, args)?;
         Ok(Box::new(move |options, findings| {
-            run(options, &plan, findings)
+            run(options, &plans, &places, findings)
         }))
     },
 };
@@ -82,7 +77,7 @@ pub(crate) const SUITE: Suite<JobsArgs> = Suite {
 ///
 /// # Errors
 /// [`Error::Usage`], before anything is written.
-fn plan(options: &Options, args: &JobsArgs) -> Result<Plan> {
+fn plan(options: &Options, args: &JobsArgs) -> Result<(Vec<Plan>, Vec<On>)> {
     for (what, count) in [
         ("on", args.on.len()),
         ("fio and iozone", args.fio.len() + args.iozone.len()),
@@ -92,80 +87,77 @@ fn plan(options: &Options, args: &JobsArgs) -> Result<Plan> {
             return Err(Error::Usage(text));
         }
     }
-    let grids = if args.fio.is_empty() && args.iozone.is_empty() {
-        published_grids(options, args.scale)?
-    } else {
-        own_grids(options, args)?
-    };
+    let mut plans = Vec::new();
+    for algorithm in &options.algorithms {
+        if args.fio.is_empty() && args.iozone.is_empty() {
+            let sizes = Sizes::new(args.scale, options.quick);
+            plans.push(interface::plan(algorithm, &sizes)?);
+        }
+        own_plans(options, args, algorithm, &mut plans)?;
+    }
     let places = On::parse_all(&args.on, &args.destroy)?;
-    for grid in &grids {
+    for plan in &plans {
         for place in &places {
-            place.check_size(grid)?;
+            place.check_size(plan.device_bytes())?;
         }
     }
-    Ok(Plan { grids, places })
+    Ok((plans, places))
 }
 
-/// Runs the plan: a block for each grid.
-fn run(options: &Options, plan: &Plan, findings: &mut Findings) -> Result<()> {
+/// Somebody's own jobs, those that write pages for each corpus.
+fn own_plans(
+    options: &Options,
+    args: &JobsArgs,
+    algorithm: &str,
+    plans: &mut Vec<Plan>,
+) -> Result<()> {
+    let plan = |words: String, front: &str, jobs: Vec<Job>| {
+        let jobs = jobs.into_iter();
+        let jobs = jobs.map(|job| (format!("{front}/{}", job.name), job));
+        Plan {
+            name: words,
+            algorithm: algorithm.to_owned(),
+            rows: vec![row(jobs.collect())],
+            grid: None,
+        }
+    };
+    for (words, nth) in args.iozone.iter().zip(1..) {
+        for corpus in &options.corpora {
+            let pages = Arc::new(Pages::of(std::slice::from_ref(corpus))?);
+            let front = format!("{}/{algorithm}/iozone-{nth}", corpus.name);
+            let jobs = iozone::parse(words, &pages)?;
+            plans.push(plan(format!("iozone {words}"), &front, jobs));
+        }
+    }
+    for (words, nth) in args.fio.iter().zip(1..) {
+        let front = format!("fio-{nth}/{algorithm}");
+        let jobs = vec![fio::parse(words)?];
+        plans.push(plan(format!("fio {words}"), &front, jobs));
+    }
+    Ok(())
+}
+
+/// Runs the plans, each on all places.
+fn run(options: &Options, plans: &[Plan], places: &[On], findings: &mut Findings) -> Result<()> {
     let runs = options.schedule.runs_min.min(RUNS_MAX);
-    let mut progress = Progress::new(plan.grids.len());
-    for grid in &plan.grids {
-        let mut sides = sides::open(options, &plan.places, grid, findings)?;
-        let mut cells = Cells::new(&measure::FIGURES);
-        let turns = (grid.front.as_str(), Runs::Exactly(runs), true);
+    let mut progress = Progress::new(plans.len());
+    for plan in plans {
+        let mut sides = sides::open(options, places, plan, findings)?;
+        let mut cells = Cells::default();
+        let turns = (plan.name.as_str(), Runs::Exactly(runs), true);
         let measured = rows::measure(
-            &grid.rows,
+            &plan.rows,
             turns,
             &mut sides,
             options,
             &mut cells,
             &mut progress,
         );
-        findings.blocks.push(layout::block(grid, &sides, &cells));
+        match &plan.grid {
+            Some(grid) => findings.blocks.extend(grid.blocks(&cells)),
+            None => findings.blocks.push(own::block(plan, &cells)),
+        }
         measured?;
     }
     Ok(())
-}
-
-/// The published tables, for each algorithm and, where pages are written, for each corpus.
-fn published_grids(options: &Options, scale: u32) -> Result<Vec<Grid>> {
-    let sizes = Sizes::new(scale, options.quick);
-    let mut grids = Vec::new();
-    for algorithm in &options.algorithms {
-        for corpus in &options.corpora {
-            let pages = Arc::new(Pages::of(std::slice::from_ref(corpus))?);
-            grids.push(grid::streams(&corpus.name, algorithm, &pages, &sizes)?);
-            grids.push(grid::locks_iozone(&corpus.name, algorithm, &pages, &sizes)?);
-        }
-        grids.push(grid::locks_fio(algorithm, &sizes)?);
-        grids.push(grid::api_fio(algorithm, &sizes)?);
-    }
-    Ok(grids)
-}
-
-/// Somebody's own jobs, for each algorithm and, where pages are written, for each corpus.
-fn own_grids(options: &Options, args: &JobsArgs) -> Result<Vec<Grid>> {
-    let mut grids = Vec::new();
-    for algorithm in &options.algorithms {
-        for (nth, words) in args.iozone.iter().enumerate() {
-            for corpus in &options.corpora {
-                let pages = Arc::new(Pages::of(std::slice::from_ref(corpus))?);
-                let jobs = iozone::parse(words, &pages)?;
-                let front = format!("{}/{algorithm}/iozone-{}", corpus.name, nth + 1);
-                grids.push(grid::own(
-                    &format!("iozone {words}"),
-                    &front,
-                    algorithm,
-                    jobs,
-                ));
-            }
-        }
-        for (nth, words) in args.fio.iter().enumerate() {
-            let front = format!("fio-{}/{algorithm}", nth + 1);
-            let jobs = vec![fio::parse(words)?];
-            grids.push(grid::own(&format!("fio {words}"), &front, algorithm, jobs));
-        }
-    }
-    Ok(grids)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::grid::{Grid, Shape};
+use super::plan::Plan;
 use crate::error::{Error, Result};
 use crate::job::disk::Disk;
 use crate::job::guard::{self, Claim, System};
@@ -79,11 +79,11 @@ impl On {
         Ok(On::Path(Arc::new(claim)))
     }
 
-    /// Whether the grid fits.
+    /// Whether jobs fit that take so much.
     ///
     /// # Errors
     /// [`Error::Usage`] with both sizes.
-    pub(super) fn check_size(&self, grid: &Grid) -> Result<()> {
+    pub(super) fn check_size(&self, wanted: u64) -> Result<()> {
         let (name, has_bytes) = match self {
             On::Path(claim) if claim.disk() == Disk::Block => {
                 (claim.path().display().to_string(), claim.size_bytes())
@@ -94,7 +94,6 @@ impl On {
             },
             _ => return Ok(()),
         };
-        let wanted = grid.device_bytes();
         if wanted <= has_bytes {
             return Ok(());
         }
@@ -126,14 +125,14 @@ impl On {
     }
 }
 
-/// The sides of a grid, ours first; what is missing is told to the findings once.
+/// The sides of a plan, ours first; what is missing is told to the findings once.
 pub(super) fn open(
     options: &Options,
     places: &[On],
-    grid: &Grid,
+    plan: &Plan,
     findings: &mut Findings,
 ) -> Result<Vec<Side<Place>>> {
-    let (algorithm, size_bytes) = (grid.algorithm.as_str(), grid.device_bytes());
+    let (algorithm, size_bytes) = (plan.algorithm.as_str(), plan.device_bytes());
     let mut sides = Vec::new();
     for place in places {
         options.stop.check()?;
@@ -153,8 +152,8 @@ pub(super) fn open(
             Err(reason) => tell_missing(findings, name, reason),
         }
     }
-    if grid.shape == Shape::Own {
-        add_fio(places, grid, kernel, &mut sides, findings)?;
+    if plan.grid.is_none() {
+        add_fio(places, plan, kernel, &mut sides, findings)?;
     }
     Ok(sides)
 }
@@ -162,12 +161,12 @@ pub(super) fn open(
 /// fio beside ours on every path, for jobs that are fio's.
 fn add_fio(
     places: &[On],
-    grid: &Grid,
+    plan: &Plan,
     kernel: Option<Arc<Device>>,
     sides: &mut Vec<Side<Place>>,
     findings: &mut Findings,
 ) -> Result<()> {
-    let mut jobs = grid.rows.iter().flat_map(|row| &row.jobs);
+    let mut jobs = plan.rows.iter().flat_map(|row| &row.jobs);
     if !jobs.all(|(_, job)| job.sharing == Sharing::Together) {
         return Ok(());
     }
@@ -179,14 +178,14 @@ fn add_fio(
     }
     for place in places {
         if let On::Path(claim) = place {
-            let file = File::claimed(Arc::clone(claim), grid.device_bytes())?;
+            let file = File::claimed(Arc::clone(claim), plan.device_bytes())?;
             let path = file.path().to_owned();
             sides.push(by_fio(file, path));
         }
     }
     if let Some(device) = kernel {
         let path = device.path();
-        let file = File::kernel_zram(Peer::KernelZram.name(), device, grid.device_bytes());
+        let file = File::kernel_zram(Peer::KernelZram.name(), device, plan.device_bytes());
         sides.push(by_fio(file, path));
     }
     Ok(())

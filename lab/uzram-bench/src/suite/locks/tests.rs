@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::error::Error;
 use crate::job::Outcome;
-use crate::report::Standing;
-use crate::suite::contention::FIGURES;
+use crate::report::{Block, Standing};
+use crate::suite::rows::{Cells, THROUGHPUT};
 use crate::suite::two_runs;
 
 fn options(threads: usize) -> Options {
@@ -22,27 +22,33 @@ fn every_lock_has_figures_in_every_test() {
     let mut findings = Findings::default();
     run(&options(4), 512, &mut findings).unwrap();
     let blocks = &findings.blocks;
-    assert_eq!(blocks.len(), 2 + FIO.len());
-    let has = |block: &Block, case: &str| {
-        for (lock, _) in LOCKS {
-            let found = block
-                .results
-                .iter()
-                .find(|row| row.case == case && row.variant == lock && row.metric == THROUGHPUT.0);
-            let spread = found.unwrap_or_else(|| panic!("{case} {lock}")).spread;
+    let iozone = iozone::TESTS.iter().map(|(_, test)| test);
+    let iozone = iozone.filter(|test| test.calls != Calls::Buffered);
+    let cases = iozone.map(|test| (test.name, vec!["T=4"]));
+    let jobs = FIO_TESTS.iter();
+    let cases = cases.chain(jobs.map(|test| (test.name, vec!["jobs=1", "jobs=2", "jobs=4"])));
+    let mut count = 0;
+    for (test, places) in cases {
+        let title = format!("{test}: ");
+        let block = blocks.iter().find(|block| block.title.starts_with(&title));
+        let block = block.unwrap_or_else(|| panic!("no {test}"));
+        assert_eq!(block.claims.len(), 1, "{test}");
+        assert_eq!(block.ratios.len(), places.len() * 6, "{test}");
+        for (place, (lock, _)) in places
+            .iter()
+            .flat_map(|place| LOCKS.map(|lock| (place, lock)))
+        {
+            let found = block.results.iter().find(|row| {
+                row.case == format!("{test}/{place}")
+                    && row.variant == lock
+                    && row.metric == THROUGHPUT.0
+            });
+            let spread = found.unwrap_or_else(|| panic!("{test} {lock}")).spread;
             assert!(spread.runs == 2 && spread.min > 0.0);
         }
-    };
-    iozone_tests().for_each(|test| has(&blocks[0], &format!("iozone/{}", test.name)));
-    for (at, test) in FIO.iter().enumerate() {
-        has(&blocks[1], &format!("fio/{}", test.name));
-        [1, 2, 4]
-            .into_iter()
-            .for_each(|threads| has(&blocks[2 + at], &case(test.name, threads)));
-        assert_eq!(blocks[2 + at].claims.len(), 1);
+        count += 1;
     }
-    assert_eq!(blocks[0].claims.len(), 2 * iozone_tests().count());
-    assert_eq!(blocks[1].claims.len(), 2 * FIO.len() + 2);
+    assert_eq!(blocks.len(), count + 2, "and all tests of either program");
     let mut keys: Vec<_> = blocks
         .iter()
         .flat_map(|block| &block.results)
@@ -61,14 +67,14 @@ fn an_interrupted_run_reports_nothing_that_is_not_whole() {
     let mut findings = Findings::default();
     let ended = run(&options, 512, &mut findings);
     assert!(matches!(ended, Err(Error::Interrupted)));
-    let measured = |row: &&crate::report::Measured| !row.case.starts_with("published/");
+    let measured = |row: &&crate::report::Measured| !row.case.contains("/published-");
     let rows = findings.blocks.iter().flat_map(|block| &block.results);
     assert_eq!(rows.filter(measured).count(), 0);
 }
 
 #[test]
 fn claims_are_right_about_known_figures() {
-    let mut known = Cells::new(&FIGURES);
+    let mut known = Cells::default();
     let times_ms = [
         (ENGINE, [10, 10]),
         ("bit-spinlock", [10, 11]),
@@ -84,31 +90,40 @@ fn claims_are_right_about_known_figures() {
                 elapsed: Duration::from_millis(time_ms),
                 ..Outcome::default()
             };
-            known.add("c", variant, 0, outcome);
+            known.add("seq-write/jobs=4", variant, 0, outcome.clone());
+            known.add("seq-rw/jobs=4", variant, 0, outcome);
         }
     }
-    let case = |_: &Test| "c".to_owned();
-    let claims = claims::of_a_table(Table::Fio, &FIO[..1], &case, &known);
+    let options = options(4);
+    let (grid, _) = fio(&options, 512, Arc::new(Pages::random().unwrap()));
+    let mut blocks: [Block; 2] = grid.blocks(&known).try_into().unwrap();
+    crate::aims::apply("locks", true, &mut blocks);
     // Published: table 933789, rwlock 995961, cas 999357, bit 1001958, spinlock 1003298.
-    let [base, among] = &claims[..] else {
-        panic!("{claims:?}");
+    let [published] = &blocks[0].claims[..] else {
+        panic!("{:?}", blocks[0].claims);
     };
-    let order = "published table-rwlock < rwlock, cas, bit-spinlock, spinlock";
-    assert!(base.claim.ends_with(order), "{base:?}");
-    assert_eq!(base.standing, Standing::WithinSpread, "{base:?}");
-    let said = "as published: table-rwlock < spinlock; within the spread: table-rwlock ~ rwlock";
-    assert!(base.measured.starts_with(said), "{base:?}");
-    assert!(
-        among
-            .claim
-            .ends_with("rwlock < cas < bit-spinlock < spinlock"),
-        "{among:?}"
-    );
-    let held = "as published: rwlock < spinlock, cas < spinlock, bit-spinlock < spinlock";
-    assert!(among.measured.starts_with(held), "{among:?}");
-    let mixed = claims::of_mixed_rows(&case, &known);
-    assert_eq!(mixed.len(), 2);
-    assert_eq!(mixed[0].standing, Standing::Held, "{:?}", mixed[0]);
+    let order = "published table-rwlock < rwlock < cas < bit-spinlock < spinlock at jobs=4";
+    assert!(published.claim.ends_with(order), "{published:?}");
+    assert_eq!(published.standing, Standing::WithinSpread, "{published:?}");
+    let said = "as published: table-rwlock < spinlock at jobs=4, rwlock < spinlock at jobs=4, \
+        cas < spinlock at jobs=4, bit-spinlock < spinlock at jobs=4; within the spread: table-rwlock ~ rwlock";
+    assert!(published.measured.starts_with(said), "{published:?}");
+    let [_, mixed] = &blocks[1].claims[..] else {
+        panic!("{:?}", blocks[1].claims);
+    };
+    assert_eq!(mixed.standing, Standing::Held, "{mixed:?}");
+    assert!(mixed.measured.starts_with("5 of 5 held"), "{mixed:?}");
+}
+
+#[test]
+fn the_tables_have_every_test() {
+    for (published, tests) in [(IOZONE, 11), (FIO, 4)] {
+        for (field, _) in published.columns {
+            let table = (published.table)();
+            let found = table.find(&[("threads", "4")], [*field]);
+            assert_eq!(found.len(), tests, "{field}");
+        }
+    }
 }
 
 #[test]

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 use crate::figures::{Cell, Metric};
 use crate::machine;
 use crate::progress::Progress;
-use crate::report::{Basis, Block, Claim, Standing};
-use crate::sample::{Series, Spread};
-use crate::side::{Side, is_ours};
+use crate::report::Block;
+use crate::sample::Series;
+use crate::side::Side;
 use crate::suite::Options;
 use crate::suite::nbd::client::{Direction, REPLY_BYTES, REQUEST_BYTES};
 use crate::suite::nbd::lines::{Lines, Load, WARM_UP};
@@ -24,21 +24,18 @@ use crate::suite::turns::{Runs, Turns};
 
 /// Cases at most: write and read, on one CPU and on two.
 pub(super) const STEPS: usize = 4;
-/// Most time of the slowest of a hundred requests, in medians.
-const TAIL_MAX: f64 = 2.0;
 
 const ECHO: &str = "echo";
 
-/// Median and 99th percentile, in us.
-const METRICS: [Metric; 2] = [("latency_p50", "us p50"), ("latency_p99", "us p99")];
+/// Median and 99th percentile, and the one over the other.
+const METRICS: [Metric; 3] = [
+    ("latency_p50", "us p50"),
+    ("latency_p99", "us p99"),
+    ("latency_tail", "medians"),
+];
 
 /// The figures of [`METRICS`] of one server, one a run.
-type Latency = [Series; 2];
-
-/// The 99th percentile in medians, run by run.
-fn tail([p50, p99]: &Latency) -> Option<Spread> {
-    p99.over(p50).spread()
-}
+type Latency = [Series; 3];
 
 /// Times the requests of every server, on one CPU and, where there are more, on two.
 pub(super) fn measure(
@@ -77,10 +74,6 @@ fn on(
             for (metric, series) in METRICS.into_iter().zip(latency) {
                 let cell = Cell::new(case.as_str(), metric, bytes).pinned(cpus);
                 cell.add(variant, series, block);
-            }
-            if is_ours(variant) {
-                let echo = latencies.last().and_then(tail);
-                block.claims.extend(claim(&case, variant, latency, echo));
             }
         }
     }
@@ -124,7 +117,8 @@ impl Lines<'_> {
                 None => echo(direction, time)?,
             };
             taken_ns.sort_unstable();
-            Ok([50, 99].map(|percent| quantile_us(&taken_ns, percent)))
+            let [p50, p99] = [50, 99].map(|percent| quantile_us(&taken_ns, percent));
+            Ok([p50, p99, p99 / p50])
         })
     }
 }
@@ -134,21 +128,6 @@ fn quantile_us(sorted_ns: &[u64], percent: usize) -> f64 {
     let rank = (sorted_ns.len() * percent).div_ceil(100);
     let ns = sorted_ns.get(rank.saturating_sub(1)).copied();
     ns.unwrap_or(0) as f64 / 1000.0
-}
-
-fn claim(case: &str, variant: &str, latency: &Latency, echo: Option<Spread>) -> Option<Claim> {
-    let told = |tail: Spread| format!("{:.2} ({:.2} .. {:.2})", tail.median, tail.min, tail.max);
-    let tail = tail(latency)?;
-    Some(Claim {
-        basis: Basis::Aim,
-        case: case.to_owned(),
-        claim: format!("{case}, {variant}: p99 is at most {TAIL_MAX} medians"),
-        measured: told(tail),
-        standing: Standing::at_most(TAIL_MAX, tail),
-        why: echo.map_or(String::new(), |echo| {
-            format!("a bare echo of as many bytes: {}", told(echo))
-        }),
-    })
 }
 
 /// Times questions and answers of a request's size for so long, in ns.

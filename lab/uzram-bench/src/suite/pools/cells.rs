@@ -11,17 +11,17 @@ use super::clock::{Clock, Latencies};
 use super::draw::Packed;
 use super::heap::Variant;
 use super::metrics::{
-    BACK, COMPACTION, DENSITY, IDLE_OVER_1MS, IDLE_OVER_100US, IN_TURNS, INSERT_MEAN, INSERT_P999,
-    LEFT, OVER_1MS, OVER_100US, OVERWRITE_MEAN, OVERWRITES_MEAN, REMOVE_MEAN, REMOVE_P999, SPARE,
-    WORST,
+    BACK, BEYOND_IDLE, COMPACTION, DENSITY, IDLE_OVER_1MS, IDLE_OVER_100US, IN_TURNS, INSERT_MEAN,
+    INSERT_P999, LEFT, OVER_1MS, OVER_100US, OVERWRITE_MEAN, OVERWRITES_MEAN, REMOVE_MEAN,
+    REMOVE_P999, SPARE, WORST,
 };
+use super::scaling;
 use super::scope::{Cells, Scale};
-use super::{claims, scaling};
 use crate::error::{Error, Result};
 use crate::figures::{self, Metric};
 use crate::machine::{self, BUSY, Stopwatch};
 use crate::progress::Progress;
-use crate::report::{Block, Column, Matrix};
+use crate::report::{Block, Column, Matrix, Ratio};
 use crate::sample::Series;
 use crate::suite::turns::{Runs, Turns};
 
@@ -128,11 +128,11 @@ impl Cells<'_> {
         let counts = self.counts(&objects, block);
         block.matrices = self.matrices(&counts);
         self.every_variant(&objects, &counts, &mut bench, block, progress)?;
+        let count = counts.last().copied().unwrap_or(0);
+        self.compare_pools(count, block);
         self.alternate(&objects, &mut bench, block, progress)?;
         machine::restrict_to(self.cpus)?;
-        let count = counts.last().copied().unwrap_or(0);
         scaling::measure(self, &objects, count, block, progress)?;
-        block.claims = claims::of_the_aims(&self.prefix(), &counts, block);
         Ok(())
     }
 
@@ -236,6 +236,33 @@ impl Cells<'_> {
         }
         let lap = stopwatch.stop();
         Ok(lap.waited.as_secs_f64() / lap.elapsed.as_secs_f64())
+    }
+
+    /// The default pool over each other one, of most objects.
+    fn compare_pools(&self, count: usize, block: &mut Block) {
+        for (case, metric) in [
+            ("fill", DENSITY),
+            ("overwritten", DENSITY),
+            ("compacted", DENSITY),
+            ("overwrite", OVERWRITES_MEAN),
+        ] {
+            let case = format!("{}/{count}/{case}", self.prefix());
+            let of = |pool: &str| {
+                let mut rows = block.results.iter();
+                let found = rows.find(|row| {
+                    (&*row.case, &*row.variant, row.metric) == (&*case, pool, metric.0)
+                });
+                found.map(|row| Series::from(vec![row.spread.median]))
+            };
+            let pools = uzram::pools();
+            let ours = of(pools[0]);
+            let pairs = pools[1..].iter().filter_map(|other| {
+                let sides = ((pools[0], ours.as_ref()?), (*other, &of(other)?));
+                Ratio::of(&case, metric.0, sides.0, sides.1)
+            });
+            let ratios: Vec<Ratio> = pairs.collect();
+            block.ratios.extend(ratios);
+        }
     }
 
     /// All variants filled, and overwritten in turns; the default pool's cost over each other's.
@@ -372,7 +399,11 @@ impl Rows<'_> {
         // As many as there would have been in the time that the operations took.
         let longer = operations.total_ns as f64 / idle.total_ns.max(1) as f64;
         self.one(case, OVER_1MS, operations.over_1ms as f64);
-        self.one(case, IDLE_OVER_1MS, idle.over_1ms as f64 * longer);
+        let idle_over_1ms = idle.over_1ms as f64 * longer;
+        self.one(case, IDLE_OVER_1MS, idle_over_1ms);
+        let over_1ms = operations.over_1ms as f64;
+        let scatter = (over_1ms + idle_over_1ms).sqrt().max(1.0);
+        self.one(case, BEYOND_IDLE, (over_1ms - idle_over_1ms) / scatter);
         self.one(case, OVER_100US, operations.over_100us as f64);
         self.one(case, IDLE_OVER_100US, idle.over_100us as f64 * longer);
         self.one(case, WORST, operations.worst_ns as f64 / 1e3);

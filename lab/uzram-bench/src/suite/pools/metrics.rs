@@ -13,6 +13,8 @@ pub(super) const REMOVE_MEAN: Metric = ("remove_mean", "ns");
 pub(super) const REMOVE_P999: Metric = ("remove_p999", "ns");
 pub(super) const OVER_1MS: Metric = ("over_1ms", "operations");
 pub(super) const IDLE_OVER_1MS: Metric = ("empty_loop_over_1ms", "operations");
+/// The surplus of the operations over those, in the square root of both, by which counts scatter.
+pub(super) const BEYOND_IDLE: Metric = ("over_1ms_beyond_empty_loop", "deviations");
 pub(super) const OVER_100US: Metric = ("over_100us", "operations");
 pub(super) const IDLE_OVER_100US: Metric = ("empty_loop_over_100us", "operations");
 pub(super) const WORST: Metric = ("worst", "us");

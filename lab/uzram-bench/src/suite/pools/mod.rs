@@ -1,8 +1,8 @@
 //! Suite `pools`: memory for compressed objects, the engine's pools beside general allocators.
 //!
 //! `published` does the published comparison again; `cells` fills every variant with objects of each
-//! corpus, weighs it and times it; `scaling` runs two threads. `claims` says what was published or
-//! aimed at, and whether it holds.
+//! corpus, weighs it and times it; `scaling` runs two threads. `claims` says what was published, and
+//! whether it holds.
 
 mod cells;
 mod churn;

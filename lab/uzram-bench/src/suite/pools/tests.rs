@@ -114,7 +114,16 @@ fn check_report(options: &Options, blocks: Vec<Block>) {
     let orderings = claims.iter().filter(|claim| {
         claim["claim"].as_str().unwrap().contains("published ") && claim["why"] != ""
     });
-    assert_eq!(orderings.count(), 5, "one for each published column");
-    // Aims for 2048 objects: costs, interruptions, threads, and comparisons with the other pools.
-    assert!(claims.len() >= 5 + 2 + 7, "{claims:?}");
+    assert_eq!(
+        orderings.count(),
+        6,
+        "one for each published column, and density"
+    );
+    let mut aimed = report.blocks;
+    crate::aims::apply("pools", true, &mut aimed);
+    // Costs, interruptions, threads, and the default pool beside the others; no limit of 2048 objects.
+    let aims = aimed[1].claims.iter().map(|claim| claim.claim.as_str());
+    let aims: Vec<&str> = aims.collect();
+    let threads = usize::from(options.threads > 1);
+    assert_eq!(aims.len(), 5 + threads + 3, "{aims:#?}");
 }

@@ -3,30 +3,30 @@
 
 use std::time::Duration;
 
-use super::policies::{IDLE_1, IDLE_4, IDLE_8, ONE};
 use super::*;
 use crate::error::Error;
 use crate::job::Outcome;
 use crate::job::target::{Counts, Variant};
-use crate::report::Standing;
+use crate::report::{Basis, Block, Standing};
 use crate::stop::Stop;
-use crate::suite::contention::FIGURES;
+use crate::suite::grid::ALL_TESTS;
+use crate::suite::rows::{Cells, SLOW_PATH, THROUGHPUT, USER, WORST};
 use crate::suite::two_runs;
 
 #[test]
 fn every_policy_has_figures_in_every_test_at_every_number_of_threads() {
     let mut findings = Findings::default();
     run(&two_runs(3), 512, &mut findings).unwrap();
-    assert_eq!(findings.blocks.len(), 1 + iozone_tests().count());
-    let names = [ALL_TESTS]
-        .into_iter()
-        .chain(iozone_tests().map(|test| test.name));
+    let names = [ALL_TESTS].into_iter().chain(tests().map(|test| test.name));
+    let names: Vec<&str> = names.collect();
+    assert_eq!(findings.blocks.len(), names.len());
+    let grid = grid("lz4", 512, vec![1, 2, 3]);
     for (block, name) in findings.blocks.iter().zip(names) {
         for threads in 1..=3 {
             for (variant, _) in POLICIES {
                 let of = |metric: &str| {
                     let found = block.results.iter().find(|row| {
-                        row.case == case(name, threads)
+                        row.case == grid.case(name, threads)
                             && row.variant == variant
                             && row.metric == metric
                     });
@@ -64,12 +64,7 @@ fn an_interrupted_run_reports_nothing_that_is_not_whole() {
 }
 
 /// Rounds in which a variant took so many milliseconds for a mebibyte, and slept so often in 1000 writes.
-fn cells(
-    times_ms: &[(&'static str, [u64; 2], u64)],
-    test: &str,
-    threads: usize,
-    cells: &mut Cells,
-) {
+fn add(grid: &Grid, times_ms: &[(&'static str, [u64; 2], u64)], threads: usize, cells: &mut Cells) {
     for (variant, times_ms, sleeps) in times_ms {
         for time_ms in times_ms {
             let outcome = Outcome {
@@ -84,61 +79,86 @@ fn cells(
                 },
                 ..Outcome::default()
             };
-            cells.add(&case(test, threads), variant, 0, outcome);
+            cells.add(&grid.case("rewrite", threads), variant, 0, outcome);
         }
     }
 }
 
 #[test]
 fn claims_are_right_about_known_figures() {
-    let mut known = Cells::new(&FIGURES);
+    let grid = grid("lzo", 64, vec![1, 2, 3]);
+    let mut known = Cells::default();
     for threads in [1, 2, 3] {
         let slower = if threads == 3 { 20 } else { 10 };
         let figures = [
             (PER_CPU, [10, 10], 0),
             // As published at 3 threads alone.
-            (IDLE_4, [slower, slower], 0),
-            (IDLE_8, [9, 11], 0),
-            (IDLE_1, [20, 21], 400),
-            (ONE, [9, 9], 400),
+            ("idle-list-4", [slower, slower], 0),
+            ("idle-list-8", [9, 11], 0),
+            ("idle-list-1", [20, 21], 400),
+            ("one-stream", [9, 9], 400),
         ];
-        cells(&figures, "rewrite", threads, &mut known);
+        add(&grid, &figures, threads, &mut known);
     }
-    let published = Table::streams();
-    let claims = claims::of_a_test("rewrite", "Rewrite", &[1, 2, 3], &published, &known);
-    let [aim, four, eight, many] = &claims[..] else {
-        panic!("{claims:?}");
+    let mut blocks: [Block; 1] = grid.blocks(&known).try_into().unwrap();
+    crate::aims::apply("streams", true, &mut blocks);
+    let [published, aims @ ..] = &blocks[0].claims[..] else {
+        panic!("{blocks:?}");
     };
-    // 9/10 of the one stream's.
-    assert_eq!(aim.standing, Standing::NotHeld, "{aim:?}");
-    assert!(aim.measured.contains("of one-stream at T=1"), "{aim:?}");
-    assert_eq!(four.standing, Standing::WithinSpread, "{four:?}");
-    assert!(
-        four.claim.contains("more than 4 streams at T=1-3"),
-        "{four:?}"
+    assert_eq!(published.basis, Basis::Published);
+    // Published at T=1: 8 streams more than 4, per-CPU most.
+    let order = "rewrite, published idle-list-4 < idle-list-8 < uzram-per-cpu at T=1-3";
+    assert_eq!(published.claim, order);
+    let found = "as published: idle-list-4 < idle-list-8 at T=3, idle-list-4 < uzram-per-cpu at T=3; \
+        within the spread: idle-list-4 ~ idle-list-8 at T=1-2, idle-list-4 ~ uzram-per-cpu at T=1-2, \
+        idle-list-8 ~ uzram-per-cpu at T=1-3";
+    assert_eq!(published.measured, found);
+    assert_eq!(published.standing, Standing::WithinSpread);
+    let standing = |said: &str| {
+        let found = aims.iter().find(|claim| claim.claim.contains(said));
+        found
+            .unwrap_or_else(|| panic!("{said}: {aims:#?}"))
+            .standing
+    };
+    assert_eq!(
+        standing("of uzram-per-cpu / one-stream in *"),
+        Standing::NotHeld
     );
-    assert_eq!(four.measured, "as published: T=3; within the spread: T=1-2");
-    assert_eq!(eight.standing, Standing::WithinSpread, "{eight:?}");
-    assert_eq!(many.standing, Standing::Held, "{many:?}");
-    let all = claims::of_all_tests(&[1, 2, 3], &published, &known);
-    let queues = all
-        .iter()
-        .find(|claim| claim.claim.contains("queues"))
-        .unwrap();
-    assert_eq!(queues.standing, Standing::Held, "{queues:?}");
-    assert!(
-        queues
-            .measured
-            .starts_with("T=2 400 of 1000 writes slept, 0.49"),
-        "{queues:?}"
+    assert_eq!(standing("/ idle-list-* in *"), Standing::WithinSpread);
+    assert_eq!(
+        standing("/ idle-list-1 in rewrite/T=* more than 1"),
+        Standing::Held
     );
+    assert_eq!(
+        standing("sleeps for a stream of idle-list-1 in rewrite/T=* more"),
+        Standing::Held
+    );
+    assert_eq!(
+        standing("throughput over two threads of uzram-*"),
+        Standing::Held
+    );
+}
+
+#[test]
+fn the_table_has_every_test_for_1_to_10_threads() {
+    let table = Table::streams();
+    for threads in 1..=10 {
+        let threads = threads.to_string();
+        let names = tests().map(|test| test.name);
+        for test in names.chain(["time_user", "time_sys"]) {
+            let keys = [("threads", threads.as_str()), ("test", test)];
+            for (field, _) in PUBLISHED.columns {
+                assert_eq!(table.find(&keys, [*field]).len(), 1, "{test} {field}");
+            }
+        }
+    }
 }
 
 /// Two threads that write at once, and a stream for one of them.
 #[test]
 fn the_idle_list_of_one_sleeps_and_that_of_eight_does_not() {
     let pages = Arc::new(Pages::of(&crate::synthetic::corpora()).unwrap());
-    let row = layout(4, 256, &pages).row(iozone_tests().take(1), str::to_owned, None);
+    let row = row(&grid("lz4", 256, vec![4]), 4, 256, &pages);
     let sleeps = |policy: usize| {
         let mut disk = Variant::new(POLICIES[policy], "lz4", row.device_bytes());
         let done = crate::job::run(&row.jobs[0].1, &mut disk, &Stop::default());

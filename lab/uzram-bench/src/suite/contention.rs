@@ -1,29 +1,26 @@
 //! Many threads on one small disk: what the suites `streams` and `locks` share.
 //!
-//! A *layout* says how many threads do iozone's or fio's tests, in which records, each to a file of its own or
-//! all to the same one. In a run each variant gets a fresh disk and all tests are done on it, as the published
-//! comparisons did; variants take turns, and only whole runs count. Nothing is pinned, and there are more
-//! threads than CPUs: what happens to who holds something then is the question.
+//! So many threads do iozone's or fio's tests, in records of a size, each to a file of its own or all to the same one.
+//! In a run each variant gets a fresh disk and all tests are done on it, as the published comparisons did; variants
+//! take turns, and only whole runs count. Nothing is pinned, and there are more threads than CPUs: what happens to
+//! who holds something then is the question.
 //!
 //! Whatever a test wrote is read back and compared.
-
-pub(crate) mod claims;
-pub(crate) mod published;
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::figures::Metric;
 use crate::job::buffers::{Buffers, Pages};
 use crate::job::target::{File, Make, Variant};
-use crate::job::{Calls, Clock, Job, Mix, Order, Sharing, Test, iozone};
+use crate::job::{Calls, Clock, Job, Mix, Sharing, Test};
 use crate::machine;
 use crate::peers::kernel_zram::Kernel;
 use crate::peers::{Missing, Peer};
 use crate::progress::Progress;
 use crate::report::Findings;
 use crate::side::Side;
-use crate::suite::rows::{self, Cells, Figure, Row, THROUGHPUT};
+use crate::suite::grid::{ALL_TESTS, Grid};
+use crate::suite::rows::{self, Cells, Row};
 use crate::suite::turns::Runs;
 use crate::suite::{Options, Run};
 
@@ -35,61 +32,12 @@ pub(crate) const ALGORITHM: &str = "lzo";
 const SCALE_MAX: u32 = 512;
 /// The part of the memory that the system can still give that a disk may take, were nothing compressed.
 const MEMORY_PART: u64 = 2;
-/// The case of all tests of a run together.
-pub(crate) const ALL_TESTS: &str = "all-tests";
 
-pub(crate) const USER: Metric = ("cpu_user", "ms");
-pub(crate) const SYSTEM: Metric = ("cpu_system", "ms");
-pub(crate) const WORST: Metric = ("worst_record", "ms");
-pub(crate) const SLOW_PATH: Metric = ("slow_path", "of 1000 writes");
-pub(crate) const SLEEPS: Metric = ("sleeps_for_a_stream", "of 1000 writes");
-
-pub(crate) const FIGURES: [Figure; 6] = [
-    (THROUGHPUT, |done| {
-        Some(done.bytes as f64 / f64::from(1 << 20) / done.elapsed.as_secs_f64())
-    }),
-    (USER, |done| Some(done.cpu.user.as_secs_f64() * 1e3)),
-    (SYSTEM, |done| Some(done.cpu.system.as_secs_f64() * 1e3)),
-    (WORST, |done| Some(done.worst_ns as f64 / 1e6)),
-    (SLOW_PATH, |done| {
-        done.of_written_pages(done.counts.slow_path_writes, 1e3)
-    }),
-    (SLEEPS, |done| {
-        done.of_written_pages(done.counts.sleeps, 1e3)
-    }),
-];
-
-/// iozone's tests without fwrite and fread: those go through the C library's buffers and the page cache, of
-/// which there are none here.
-pub(crate) fn iozone_tests() -> impl Iterator<Item = Test> {
-    let tests = iozone::TESTS.into_iter().map(|(_, test)| test);
-    tests.filter(|test| test.calls != Calls::Buffered)
-}
-
-/// fio's tests of the published comparison of locks.
-pub(crate) const FIO: [Test; 4] = [
-    fio("seq-write", Order::Forward, Mix::Writes),
-    fio("seq-read", Order::Forward, Mix::Reads),
-    fio("seq-rw", Order::Forward, Mix::Half),
-    fio("rand-rw", Order::Random, Mix::Half),
-];
-
-const fn fio(name: &'static str, order: Order, mix: Mix) -> Test {
-    Test {
-        name,
-        title: name,
-        order,
-        mix,
-        calls: Calls::Positioned,
-    }
-}
-
-/// How many threads do what to which part of the disk.
+/// The part of the disk that each thread works on, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    pub(crate) threads: usize,
     pub(crate) record_bytes: u64,
-    /// Whole records.
+    /// Cut to whole records, one at least.
     pub(crate) file_bytes: u64,
     pub(crate) sharing: Sharing,
     /// Times that a test goes over its file, and one that only reads.
@@ -98,22 +46,18 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The tests as a row, each in its case.
-    pub(crate) fn row(
-        &self,
-        tests: impl Iterator<Item = Test>,
-        case: impl Fn(&str) -> String,
-        all: Option<String>,
-    ) -> Row {
-        let jobs = tests.zip(1..).map(|(test, nth)| {
+    /// The tests with so many threads as a row of `grid`.
+    pub(crate) fn row(&self, grid: &Grid, tests: &[Test], threads: usize) -> Row {
+        let records = (self.file_bytes / self.record_bytes).max(1);
+        let jobs = tests.iter().zip(1..).map(|(test, nth)| {
             let job = Job {
                 name: test.name.to_owned(),
                 order: test.order,
                 mix: test.mix,
                 calls: Calls::Positioned,
                 block_bytes: self.record_bytes,
-                size_bytes: self.file_bytes,
-                workers: self.threads as u32,
+                size_bytes: records * self.record_bytes,
+                workers: threads as u32,
                 sharing: self.sharing,
                 loops: self.loops[usize::from(test.mix == Mix::Reads)],
                 seed: nth,
@@ -122,42 +66,41 @@ impl Layout {
                 clock: Clock::LastDone,
                 starts_fresh: nth == 1,
             };
-            (case(test.name), job)
+            (grid.case(test.name, threads), job)
         });
         Row {
-            label: String::new(),
             fill: None,
             jobs: jobs.collect(),
-            all,
+            all: Some(grid.case(ALL_TESTS, threads)),
         }
     }
 }
 
-/// Measures `rows` on `variants` and the kernel's zram; what was measured until a failure.
+/// Measures the rows of `grids` on `variants` and the kernel's zram; reports what was measured until a failure.
 pub(crate) fn measure(
-    rows: &[Row],
+    grids: &[(Grid, Vec<Row>)],
     variants: &[(&'static str, Make)],
     options: &Options,
     findings: &mut Findings,
-) -> (Cells, Result<()>) {
-    let mut cells = Cells::new(&FIGURES);
+) -> Result<()> {
+    let rows: Vec<&Row> = grids.iter().flat_map(|(_, rows)| rows).collect();
     let algorithm = options.algorithms[0].as_str();
     let name = Peer::KernelZram.name();
     let mut kernel = None;
     if options.against(Peer::KernelZram) {
-        let bytes = rows.iter().map(Row::device_bytes).max().unwrap_or(0);
-        match Kernel::default().acquire(algorithm, bytes) {
+        let bytes = rows.iter().map(|row| row.device_bytes()).max();
+        match Kernel::default().acquire(algorithm, bytes.unwrap_or(0)) {
             Ok(device) => kernel = Some(Arc::new(device)),
             Err(reason) => findings.missing.push(Missing::new(name, reason)),
         }
     }
-    let mut progress = Progress::new(rows.len());
-    let measured = rows.iter().try_for_each(|row| {
+    let (mut cells, mut progress) = (Cells::default(), Progress::new(rows.len()));
+    let measured = rows.into_iter().try_for_each(|row| {
         let bytes = row.device_bytes();
         let ours = variants
             .iter()
-            .map(|&of| Variant::new(of, algorithm, bytes));
-        let mut sides: Vec<_> = ours.map(|variant| Side::on(variant, None)).collect();
+            .map(|&of| Side::on(Variant::new(of, algorithm, bytes), None));
+        let mut sides: Vec<_> = ours.collect();
         sides.extend(kernel.as_ref().map(|device| {
             let file = File::kernel_zram(name, Arc::clone(device), bytes);
             Side::on(file, None)
@@ -166,7 +109,9 @@ pub(crate) fn measure(
         let rows = std::slice::from_ref(row);
         rows::measure(rows, turns, &mut sides, options, &mut cells, &mut progress)
     });
-    (cells, measured)
+    let blocks = grids.iter().flat_map(|(grid, _)| grid.blocks(&cells));
+    findings.blocks.extend(blocks);
+    measured
 }
 
 /// Arguments of the two suites.
@@ -229,22 +174,6 @@ pub(crate) fn matrix_threads(most: usize, is_quick: bool) -> Vec<usize> {
     }
 }
 
-/// A list of numbers in words: `1-3, 5`.
-pub(crate) fn ranges(numbers: &[usize]) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for &number in numbers {
-        match runs.last_mut() {
-            Some((_, end)) if *end + 1 == number => *end = number,
-            _ => runs.push((number, number)),
-        }
-    }
-    let words = runs.iter().map(|(start, end)| match start == end {
-        true => start.to_string(),
-        false => format!("{start}-{end}"),
-    });
-    words.collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,11 +199,5 @@ mod tests {
         assert_eq!(matrix_threads(10, true), [1, 2, 4, 10]);
         assert_eq!(matrix_threads(2, true), [1, 2]);
         assert_eq!(matrix_threads(3, false), [1, 2, 3]);
-    }
-
-    #[test]
-    fn numbers_are_named_by_their_runs() {
-        assert_eq!(ranges(&[1, 2, 3, 5, 7, 8]), "1-3, 5, 7-8");
-        assert_eq!(ranges(&[]), "");
     }
 }
