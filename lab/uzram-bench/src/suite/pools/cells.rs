@@ -104,7 +104,7 @@ fn overwrite_mean(round: &Round, _: &Beyond, clock: Clock) -> f64 {
 }
 
 fn upkeep(round: &Round) -> f64 {
-    round.maintenance.as_nanos() as f64 / round.insert.count as f64
+    round.maintenance.as_nanos() as f64 / round.insert.count() as f64
 }
 
 /// Steps of a block, for the estimate of the time left.

@@ -6,12 +6,14 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
+
 /// Operations between two looks at the stamps: few enough that the stamps stay in the first cache.
 pub(super) const BATCH: usize = 64;
-/// Bits of the buckets of a factor of two: a percentile is exact to 1/128.
-const SUB_BITS: u32 = 7;
-/// 2^40 ns are 18 minutes; longer ones count as that.
-const BUCKETS: usize = (40 - SUB_BITS as usize + 1) << SUB_BITS;
+/// Decimal digits to which a percentile is exact.
+const DIGITS: u8 = 2;
+/// 18 minutes; longer times count as that.
+const TIME_MAX_NS: u64 = 1 << 40;
 /// Calibrations, of which the least counts: others were interrupted.
 const CALIBRATIONS: usize = 64;
 /// The empty loop runs for one part in so many of the time that operations took.
@@ -28,8 +30,7 @@ pub(super) struct Clock {
 /// Operations of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct Latencies {
-    buckets: Box<[u32]>,
-    pub(super) count: u64,
+    times: Histogram<u32>,
     pub(super) total_ns: u64,
     pub(super) worst_ns: u64,
     pub(super) over_100us: u64,
@@ -103,12 +104,12 @@ impl Clock {
 
     /// The costs of `latencies`; zeroes without any.
     pub(super) fn costs(self, latencies: &Latencies) -> Costs {
-        if latencies.count == 0 {
+        if latencies.count() == 0 {
             return Costs::default();
         }
         let part = |part| latencies.quantile_ns(part) - self.cost_ns;
         Costs {
-            mean: latencies.total_ns as f64 / latencies.count as f64 - self.cost_ns,
+            mean: latencies.total_ns as f64 / latencies.count() as f64 - self.cost_ns,
             p50: part(0.5),
             p99: part(0.99),
             p999: part(0.999),
@@ -131,8 +132,7 @@ impl Costs {
 impl Default for Latencies {
     fn default() -> Latencies {
         Latencies {
-            buckets: vec![0; BUCKETS].into_boxed_slice(),
-            count: 0,
+            times: Histogram::new_with_max(TIME_MAX_NS, DIGITS).expect("the bounds are in order"),
             total_ns: 0,
             worst_ns: 0,
             over_100us: 0,
@@ -145,8 +145,7 @@ impl Latencies {
     #[inline]
     pub(super) fn record(&mut self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.buckets[bucket(ns)] += 1;
-        self.count += 1;
+        self.times.saturating_record(ns);
         self.total_ns += ns;
         self.worst_ns = self.worst_ns.max(ns);
         self.over_100us += u64::from(ns > MICROSECONDS_100);
@@ -154,10 +153,8 @@ impl Latencies {
     }
 
     pub(super) fn add(&mut self, other: &Latencies) {
-        for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
-            *mine += theirs;
-        }
-        self.count += other.count;
+        let added = self.times.add(&other.times);
+        added.expect("all have the same bounds");
         self.total_ns += other.total_ns;
         self.worst_ns = self.worst_ns.max(other.worst_ns);
         self.over_100us += other.over_100us;
@@ -168,49 +165,20 @@ impl Latencies {
         Duration::from_nanos(self.total_ns)
     }
 
+    pub(super) fn count(&self) -> u64 {
+        self.times.len()
+    }
+
     /// The time that `part` of the operations do not exceed.
     fn quantile_ns(&self, part: f64) -> f64 {
-        let rank = (self.count as f64 * part).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (bucket, &count) in self.buckets.iter().enumerate() {
-            seen += u64::from(count);
-            if seen >= rank {
-                return middle_ns(bucket);
-            }
-        }
-        self.worst_ns as f64
+        let found = self.times.value_at_quantile(part);
+        self.times.median_equivalent(found) as f64
     }
-}
-
-/// Exact below 2^(SUB_BITS + 1) ns, then so many buckets a factor of two.
-fn bucket(ns: u64) -> usize {
-    let exponent = (ns | 1).ilog2().saturating_sub(SUB_BITS);
-    let bucket = ((exponent as usize) << SUB_BITS) + (ns >> exponent) as usize;
-    bucket.min(BUCKETS - 1)
-}
-
-fn middle_ns(bucket: usize) -> f64 {
-    let exponent = (bucket >> SUB_BITS).saturating_sub(1);
-    let low = (bucket - (exponent << SUB_BITS)) << exponent;
-    let width = 1usize << exponent;
-    low as f64 + (width - 1) as f64 / 2.0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_time_falls_into_a_bucket_near_it() {
-        for ns in (0..200).chain((0..38).map(|bit| (1u64 << bit) + (1 << bit) / 3)) {
-            let found = middle_ns(bucket(ns));
-            let off = (found - ns as f64).abs();
-            assert!(off <= ns as f64 / 128.0, "{ns}: {found}");
-        }
-        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
-        let rising: Vec<usize> = (0..100_000).map(bucket).collect();
-        assert!(rising.is_sorted());
-    }
 
     #[test]
     fn percentiles_counts_and_the_worst_are_those_of_the_times() {
@@ -232,7 +200,7 @@ mod tests {
         assert!((costs.mean - (sum / 1003.0 - 10.0)).abs() < 1e-6);
         let mut twice = latencies.clone();
         twice.add(&latencies);
-        assert_eq!(twice.count, 2 * latencies.count);
+        assert_eq!(twice.count(), 2 * latencies.count());
         assert_eq!(twice.quantile_ns(0.99), latencies.quantile_ns(0.99));
     }
 
@@ -241,7 +209,7 @@ mod tests {
         let clock = Clock::calibrate();
         let mut latencies = Latencies::default();
         clock.idle(Duration::from_millis(5), &mut latencies);
-        assert!(latencies.count > 100);
+        assert!(latencies.count() > 100);
         // Other processes may interrupt it; half of all readings they do not.
         assert!(clock.costs(&latencies).p50.abs() < clock.cost_ns + 50.0);
     }

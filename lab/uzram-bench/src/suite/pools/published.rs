@@ -227,12 +227,12 @@ mod tests {
         let cpus = machine::allowed_cpus();
         for variant in Variant::all(&[]) {
             let outcome = run(variant, &streams, 512, &cpus, &Stop::default()).unwrap();
-            let (writes, reads) = (outcome.done.insert.count, outcome.done.access.count);
+            let (writes, reads) = (outcome.done.insert.count(), outcome.done.access.count());
             // Write and read twice 512 each, and twice that in the mixed phases.
             assert_eq!(writes + reads, 8 * 512);
             assert!((1300..2800).contains(&writes), "{writes}");
             // All but the first 512 replace an object.
-            assert_eq!(outcome.done.remove.count, writes - 512);
+            assert_eq!(outcome.done.remove.count(), writes - 512);
         }
     }
 }
