@@ -40,3 +40,14 @@ pub struct SuiteArgs {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
+
+/// The options that every suite has, and a suite's own.
+#[derive(Clone, Debug, clap::Args)]
+pub struct With<A: clap::Args> {
+    /// The options that every suite has
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// The suite's own
+    #[command(flatten)]
+    pub own: A,
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use crate::aims;
-use crate::args::SuiteArgs;
+use crate::args::{SuiteArgs, With};
 use crate::command;
 use crate::corpus::{self, Corpus};
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ pub enum Args {
     ///
     /// Then a program with more strings than its memory cgroup allows swaps to each (`--only swap`),
     /// also beside a busy loop per CPU (`--only swap-busy`). The machine must have no other swap.
-    Devices(DevicesSuiteArgs),
+    Devices(With<devices::DevicesArgs>),
     /// RAM devices under swap: brd, pmem, btt and zram, each by rw_page, on-stack and allocated bio
     ///
     /// First random pages of 1 GiB against memcpy (1 GiB more, and files as large), then what a path
@@ -69,7 +69,7 @@ pub enum Args {
     /// to each device by each path. What was published about the kernel's stands beside; a
     /// difference counts only if every run agrees. Pages come from the first corpus, zram's codec
     /// is the first algorithm. Instructions are counted if valgrind is there.
-    Iopaths(IopathsArgs),
+    Iopaths(With<iopaths::LoadArgs>),
     /// The allocators: every pool, malloc and mimalloc; density and latencies
     ///
     /// First the published comparison of ztree, zsmalloc, z3fold and zbud is done again: two streams
@@ -88,7 +88,7 @@ pub enum Args {
     /// amount of work is fixed. Peers: kernel-zram-swap (lz4, a free /dev/zram* or one made for this;
     /// root), loop-swap (`uzram up --swap`, lz4), small-pages and huge-pages (memory that fits). The
     /// machine must have no other swap.
-    Pager(PagerSuiteArgs),
+    Pager(With<pager::PagerArgs>),
     /// iozone's and fio's jobs of your own, or the published table of zram's compression interface
     ///
     /// The table by which the compression interface was judged, 1 to 10 jobs, each figure beside what was
@@ -101,7 +101,7 @@ pub enum Args {
     /// a block device or a file; on the latter two beside fio itself. A device that is in use is never
     /// touched, one that holds data only if --destroy names it.
     #[command(after_help = JOBS_EXAMPLES)]
-    Jobs(JobsSuiteArgs),
+    Jobs(With<jobs::JobsArgs>),
     /// Streams: one a CPU, an idle list of max_comp_streams, one; 1 to 10 threads, iozone's tests
     ///
     /// The comparison by which zram's streams became per-CPU is done again in the engine's own store: T
@@ -110,13 +110,13 @@ pub enum Args {
     /// All corpora are mixed; the codec is lzo, as published, or --algorithm. --threads says how
     /// far T goes, 64 at most. It takes some five minutes, with --quick one. Peer: kernel-zram
     /// (as in suite store).
-    Streams(ContentionArgs),
+    Streams(With<ContentionArgs>),
     /// Slot locks: the engine's, four others an entry, one for the table; iozone's and fio's tests
     ///
     /// The comparison by which zram's table lock went into its entries is done again in the engine's own
     /// store: iozone's tests with 4 threads, and fio's on one device of 10 MB on which all jobs meet,
     /// with 1 to 10 jobs, or up to --threads. Codec, corpora and peer as in suite streams.
-    Locks(ContentionArgs),
+    Locks(With<ContentionArgs>),
     /// A report's JSON as a table of a quarter of its length, on stdout
     Summary(SummaryArgs),
 }
@@ -128,50 +128,6 @@ const JOBS_EXAMPLES: &str = "Examples:
   uzram-bench jobs --on /dev/ram0 \\
     --fio 'rw=randrw bs=4k size=64m numjobs=2 buffer_compress_percentage=50'";
 
-/// Arguments of the suite `jobs`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct JobsSuiteArgs {
-    /// Arguments of every suite
-    #[command(flatten)]
-    pub suite: SuiteArgs,
-    /// The jobs, and where they run
-    #[command(flatten)]
-    pub jobs: jobs::JobsArgs,
-}
-
-/// Arguments of the suite `pager`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct PagerSuiteArgs {
-    /// Arguments of every suite
-    #[command(flatten)]
-    pub suite: SuiteArgs,
-    /// The parts that run
-    #[command(flatten)]
-    pub pager: pager::PagerArgs,
-}
-
-/// Arguments of the suite `devices`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct DevicesSuiteArgs {
-    /// Arguments of every suite
-    #[command(flatten)]
-    pub suite: SuiteArgs,
-    /// The parts that run
-    #[command(flatten)]
-    pub devices: devices::DevicesArgs,
-}
-
-/// Arguments of the suite `iopaths`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct IopathsArgs {
-    /// Arguments of every suite
-    #[command(flatten)]
-    pub suite: SuiteArgs,
-    /// The swapping program
-    #[command(flatten)]
-    pub load: iopaths::LoadArgs,
-}
-
 /// Measures, and prints the report: after a failure or Ctrl-C, of what was measured until then.
 ///
 /// # Errors
@@ -181,22 +137,22 @@ pub fn run(args: Args) -> Result<()> {
         Args::Store(args) => measure(&store::SUITE, &args, &()),
         Args::Codecs(args) => measure(&codecs::SUITE, &args, &()),
         Args::Nbd(args) => measure(&nbd::SUITE, &args, &()),
-        Args::Devices(args) => match devices::child(&args.devices) {
+        Args::Devices(args) => match devices::child(&args.own) {
             Some(done) => done,
-            None => measure(&devices::SUITE, &args.suite, &args.devices),
+            None => measure(&devices::SUITE, &args.suite, &args.own),
         },
-        Args::Pager(args) => match pager::child(&args.pager) {
+        Args::Pager(args) => match pager::child(&args.own) {
             Some(done) => done,
-            None => measure(&pager::SUITE, &args.suite, &args.pager),
+            None => measure(&pager::SUITE, &args.suite, &args.own),
         },
         Args::Pools(args) => measure(&pools::SUITE, &args, &()),
-        Args::Iopaths(args) => match iopaths::count_calls(&args.load) {
+        Args::Iopaths(args) => match iopaths::count_calls(&args.own) {
             Some(counted) => counted,
-            None => measure(&iopaths::SUITE, &args.suite, &args.load),
+            None => measure(&iopaths::SUITE, &args.suite, &args.own),
         },
-        Args::Jobs(args) => measure(&jobs::SUITE, &args.suite, &args.jobs),
-        Args::Streams(args) => measure(&streams::SUITE, &args.suite, &args),
-        Args::Locks(args) => measure(&locks::SUITE, &args.suite, &args),
+        Args::Jobs(args) => measure(&jobs::SUITE, &args.suite, &args.own),
+        Args::Streams(args) => measure(&streams::SUITE, &args.suite, &args.own),
+        Args::Locks(args) => measure(&locks::SUITE, &args.suite, &args.own),
         Args::Summary(args) => summary::run(&args),
     }
 }
@@ -429,10 +385,7 @@ mod tests {
             let default = options(suite, &SuiteArgs::default()).unwrap();
             assert_eq!(most.unwrap().threads, 64);
             assert_eq!((default.threads, default.algorithms.len()), (10, 1));
-            let own = ContentionArgs {
-                suite: SuiteArgs::default(),
-                scale: Some(0),
-            };
+            let own = ContentionArgs { scale: Some(0) };
             assert!((suite.plan)(&default, &own).is_err());
         }
     }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ pub(crate) const GROUPS: [(&str, &str); 2] = [
 ];
 /// The setting of the system that a run may change: the file in its folder that has what was before, and the setting's.
 pub(crate) const PAGE_CLUSTER: (&str, &str) = ("page-cluster", "/proc/sys/vm/page-cluster");
-/// How long the kernel may take to let go of something whose last user has ended.
+/// How long the kernel may take to let go of something whose last user has ended, or a child to leave.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -258,6 +258,17 @@ pub(crate) fn take_down(command: &mut Command) {
     if let Err(error) = retry(|| run(command).map(drop)) {
         eprintln!("uzram-bench: left behind: {error}");
     }
+}
+
+/// Waits for a child that was told to leave, and kills it where it does not.
+pub(crate) fn end_child(child: &mut Child) {
+    let deadline = Instant::now() + LEAVE_LIMIT;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(PAUSE);
+    }
+    // Both do nothing to a child that has left.
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 fn retry<E>(mut attempt: impl FnMut() -> Result<(), E>) -> Result<(), E> {

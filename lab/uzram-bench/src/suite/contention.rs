@@ -114,12 +114,9 @@ pub(crate) fn measure(
     measured
 }
 
-/// Arguments of the two suites.
+/// The further options of the two suites.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ContentionArgs {
-    /// Arguments of every suite
-    #[command(flatten)]
-    pub suite: crate::args::SuiteArgs,
     /// Disks and files so many times smaller than published, 1 to 512. Default: streams 64, with
     /// --quick 256; locks 16, with --quick 64
     #[arg(long, value_name = "N")]

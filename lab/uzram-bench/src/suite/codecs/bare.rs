@@ -43,87 +43,74 @@ unsafe extern "C" {
 /// The library of `algorithm`, if that is not the engine's own code.
 pub(super) fn library(algorithm: &str) -> Result<Option<Box<dyn Contender>>> {
     Ok(Some(match algorithm {
-        "lz4" => Box::new(Lz4::new()),
-        "lz4hc" => Box::new(Lz4hc::new()),
+        "lz4" => Box::new(Lz4::new("bare-lz4", LZ4)),
+        "lz4hc" => Box::new(Lz4::new("bare-lz4hc", LZ4HC)),
         "zstd" => Box::new(Zstd::new()?),
         "deflate" => Box::new(Deflate::new()?),
         _ => return Ok(None),
     }))
 }
 
+/// The functions of liblz4 around a state, and the effort that the last of them takes.
+struct Functions {
+    state_bytes: unsafe extern "C" fn() -> c_int,
+    make: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
+    compress:
+        unsafe extern "C" fn(*mut c_void, *const c_char, *mut c_char, c_int, c_int, c_int) -> c_int,
+    effort: c_int,
+}
+
+const LZ4: Functions = Functions {
+    state_bytes: LZ4_sizeofState,
+    make: LZ4_initStream,
+    compress: LZ4_compress_fast_extState_fastReset,
+    effort: LZ4_ACCELERATION,
+};
+const LZ4HC: Functions = Functions {
+    state_bytes: LZ4_sizeofStateHC,
+    make: LZ4_initStreamHC,
+    compress: LZ4_compress_HC_extStateHC_fastReset,
+    effort: LZ4HC_LEVEL,
+};
+
 struct Lz4 {
+    name: &'static str,
+    functions: Functions,
     state: Box<[u64]>,
 }
 
 impl Lz4 {
-    fn new() -> Lz4 {
+    fn new(name: &'static str, functions: Functions) -> Lz4 {
         // SAFETY: a function without arguments that returns a constant.
-        let size_bytes = unsafe { LZ4_sizeofState() } as usize;
+        let size_bytes = unsafe { (functions.state_bytes)() } as usize;
         let mut state = vec![0u64; size_bytes.div_ceil(8)].into_boxed_slice();
         // SAFETY: the state is writable, aligned to 8 and as long as said.
-        let made = unsafe { LZ4_initStream(state.as_mut_ptr().cast(), state.len() * 8) };
+        let made = unsafe { (functions.make)(state.as_mut_ptr().cast(), state.len() * 8) };
         assert!(!made.is_null(), "liblz4 takes a buffer of its own size");
-        Lz4 { state }
+        Lz4 {
+            name,
+            functions,
+            state,
+        }
     }
 }
 
 impl Contender for Lz4 {
     fn name(&self) -> &str {
-        "bare-lz4"
+        self.name
     }
 
     fn compress(&mut self, page: &[u8], packed: &mut [u8]) -> Option<usize> {
-        // SAFETY: the state was initialised and is ours alone; the buffers are valid for the lengths
-        // given.
+        // SAFETY: the state was initialised by the function beside this one and is ours alone; the buffers are
+        // valid for the lengths given.
         let length = unsafe {
-            LZ4_compress_fast_extState_fastReset(
+            (self.functions.compress)(
                 self.state.as_mut_ptr().cast(),
                 page.as_ptr().cast(),
                 packed.as_mut_ptr().cast(),
                 page.len() as c_int,
                 packed.len() as c_int,
-                LZ4_ACCELERATION,
-            )
-        };
-        usize::try_from(length).ok().filter(|length| *length > 0)
-    }
-
-    fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
-        lz4_decompress(packed, page)
-    }
-}
-
-struct Lz4hc {
-    state: Box<[u64]>,
-}
-
-impl Lz4hc {
-    fn new() -> Lz4hc {
-        // SAFETY: a function without arguments that returns a constant.
-        let size_bytes = unsafe { LZ4_sizeofStateHC() } as usize;
-        let mut state = vec![0u64; size_bytes.div_ceil(8)].into_boxed_slice();
-        // SAFETY: the state is writable, aligned to 8 and as long as said.
-        let made = unsafe { LZ4_initStreamHC(state.as_mut_ptr().cast(), state.len() * 8) };
-        assert!(!made.is_null(), "liblz4 takes a buffer of its own size");
-        Lz4hc { state }
-    }
-}
-
-impl Contender for Lz4hc {
-    fn name(&self) -> &str {
-        "bare-lz4hc"
-    }
-
-    fn compress(&mut self, page: &[u8], packed: &mut [u8]) -> Option<usize> {
-        // SAFETY: as for lz4.
-        let length = unsafe {
-            LZ4_compress_HC_extStateHC_fastReset(
-                self.state.as_mut_ptr().cast(),
-                page.as_ptr().cast(),
-                packed.as_mut_ptr().cast(),
-                page.len() as c_int,
-                packed.len() as c_int,
-                LZ4HC_LEVEL,
+                self.functions.effort,
             )
         };
         usize::try_from(length).ok().filter(|length| *length > 0)

@@ -19,12 +19,11 @@ use uzram_frontends::fuse::{Mount, Options};
 use uzram_frontends::ublk::{self, Disk};
 
 use crate::error::{Error, Result};
-use crate::folder::{Folder, run, take_down};
+use crate::folder::{Folder, end_child, run, take_down};
 use crate::peers::kernel_zram::{Device as ZramDevice, Kernel};
 use crate::side::Side;
 
 const START_LIMIT: Duration = Duration::from_secs(10);
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A device under load.
@@ -256,12 +255,6 @@ impl Drop for Nbdfuse {
         if self.directory.join("nbd").exists() {
             take_down(Command::new("umount").arg(&self.directory));
         }
-        let deadline = Instant::now() + LEAVE_LIMIT;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(PAUSE);
-        }
-        // Both do nothing to a child that has left.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end_child(&mut self.child);
     }
 }

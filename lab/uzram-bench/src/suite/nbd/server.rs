@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::{Error, Result};
-use crate::folder::Folder;
+use crate::folder::{Folder, end_child};
 
 /// How long a server may take until it listens.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How long a server may take to leave after SIGTERM; then it is killed.
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 const POLL_AFTER: Duration = Duration::from_millis(10);
 /// Most of a dead server's last words that are shown, in characters.
 const LAST_WORDS_MAX: usize = 300;
@@ -89,13 +87,7 @@ impl Drop for Server {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(pid, Signal::TERM);
         }
-        let deadline = Instant::now() + LEAVE_LIMIT;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            thread::sleep(POLL_AFTER);
-        }
-        // Both do nothing to a child that has left.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end_child(&mut self.child);
     }
 }
 
