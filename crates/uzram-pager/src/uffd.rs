@@ -39,7 +39,6 @@ const FEATURES: u64 = FEATURE_EVENT_REMAP
     | FEATURE_POISON
     | FEATURE_MOVE;
 const REGISTER_MISSING: u64 = 1;
-const MODE_DONTWAKE: u64 = 1;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
@@ -59,6 +58,15 @@ pub(crate) enum Message {
     Removed { start: u64, end: u64 },
     /// The program has unmapped these addresses, or moved them away.
     Unmapped { start: u64, end: u64 },
+}
+
+/// The fate of those that wait for pages which arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Then {
+    Wake = 0,
+    /// They wait on: `UFFDIO_*_MODE_DONTWAKE`.
+    Wait = 1,
 }
 
 /// The outcome of a request for some pages.
@@ -160,35 +168,26 @@ impl Uffd {
         }
     }
 
-    /// Moves `pages` pages from address `from` to the empty addresses from `to` on, and wakes those that wait there.
-    pub(crate) fn bring(&self, from: u64, to: u64, pages: usize) -> Done {
-        self.shift(from, to, pages, 0)
-    }
-
-    /// The same, where nobody waits.
-    pub(crate) fn take(&self, from: u64, to: u64, pages: usize) -> Done {
-        self.shift(from, to, pages, MODE_DONTWAKE)
-    }
-
-    fn shift(&self, from: u64, to: u64, pages: usize, mode: u64) -> Done {
+    /// Moves `pages` pages from address `from` to the empty addresses from `to` on.
+    pub(crate) fn bring(&self, from: u64, to: u64, pages: usize, then: Then) -> Done {
         let mut request = MoveRequest {
             to,
             from,
             length: (pages * PAGE_BYTES) as u64,
-            mode,
+            mode: then as u64,
             moved: 0,
         };
         let result = self.call::<0x05, _>(&mut request);
         done(result, request.moved, pages)
     }
 
-    /// Puts copies of `bytes`, whole pages, at the empty addresses from `to` on, and wakes those that wait there.
-    pub(crate) fn copy(&self, bytes: &[u8], to: u64) -> Done {
+    /// Puts copies of `bytes`, whole pages, at the empty addresses from `to` on.
+    pub(crate) fn copy(&self, bytes: &[u8], to: u64, then: Then) -> Done {
         let mut request = CopyRequest {
             to,
             from: bytes.as_ptr() as u64,
             length: bytes.len() as u64,
-            mode: 0,
+            mode: then as u64,
             copied: 0,
         };
         let result = self.call::<0x03, _>(&mut request);

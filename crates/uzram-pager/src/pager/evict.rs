@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::serve::index;
 use super::{Pager, Place};
 use crate::statistics::add;
+use crate::uffd::Then;
 
 /// Most pages that one request moves.
 const BATCH_MAX: usize = 64;
@@ -53,13 +54,18 @@ impl Pager {
         if excess > 0 {
             return self.shrink(excess);
         }
-        let at_hand = self.ring.free() + self.budget.pages - resident;
+        let at_hand = self.at_hand();
         if at_hand >= self.budget.high {
             self.budget.is_refilling = false;
         } else if at_hand < self.budget.low {
             self.budget.is_refilling = true;
         }
         Ok(self.budget.is_refilling && self.refill())
+    }
+
+    /// Pages that can be brought without an eviction.
+    pub(super) fn at_hand(&self) -> usize {
+        self.ring.free() + self.budget.pages.saturating_sub(self.resident())
     }
 
     /// One page less in the ring, or some more. Returns whether anything happened.
@@ -106,10 +112,10 @@ impl Pager {
                 return 0;
             };
             let (from, to) = (self.program.address(page), self.ring.address(slot));
-            let mut done = self.uffd.take(from, to, count);
+            let mut done = self.uffd.bring(from, to, count, Then::Wait);
             if done.pages == 0 && done.stopped == Some(Errno::INVAL) && count > 1 {
                 // Parts of several mappings do not go at once.
-                done = self.uffd.take(from, to, 1);
+                done = self.uffd.bring(from, to, 1, Then::Wait);
             }
             for at in 0..done.pages {
                 self.ring.stage(slot + at, page + at);
@@ -157,7 +163,8 @@ impl Pager {
             return true;
         }
         let to = self.program.address(page);
-        if self.uffd.bring(self.ring.address(slot), to, 1).pages == 1 {
+        let from = self.ring.address(slot);
+        if self.uffd.bring(from, to, 1, Then::Wake).pages == 1 {
             self.ring.moved_out(slot);
             self.pages.put(page, Place::Present);
         }

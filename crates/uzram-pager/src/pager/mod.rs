@@ -25,7 +25,7 @@ use crate::alone::isolate;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::plant::{Plant, is_planted};
 use crate::statistics::{Counters, set};
-use crate::uffd::{MESSAGES_MAX, Message, Uffd};
+use crate::uffd::{MESSAGES_MAX, Message, Then, Uffd};
 use around::{AROUND_MAX, Around};
 use follow::Follow;
 use pages::{Pages, Place};
@@ -294,7 +294,8 @@ impl Pager {
         let done = match self.pages.place(page) {
             Place::Fresh | Place::Gone => return true,
             Place::Staged(slot) => {
-                let done = self.uffd.bring(self.ring.address(slot), address, 1);
+                let from = self.ring.address(slot);
+                let done = self.uffd.bring(from, address, 1, Then::Wake);
                 match done.stopped {
                     None | Some(Errno::AGAIN) => done,
                     Some(_) => self.uffd.poison(address, 1),

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 
 use uzram::{Error, ErrorKind, Result};
 
+use super::around::Window;
+
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -143,12 +145,14 @@ impl Pages {
         }
     }
 
-    /// How many pages from `page` on have the place of `page`, `most` at most.
-    pub fn alike(&self, page: usize, most: usize) -> usize {
+    /// How many pages of a window that begins with `page` have its place, up to the first that has not.
+    pub fn alike(&self, page: usize, window: Window) -> usize {
         let place = self.place(page);
-        let end = self.count().min(page + most);
-        let same = |next: &usize| self.place(*next) == place;
-        1 + (page + 1..end).take_while(same).count()
+        let is_alike = |nth: &usize| {
+            let next = window.page(page, *nth).filter(|next| *next < self.count());
+            next.is_some_and(|next| self.place(next) == place)
+        };
+        1 + (1..window.pages).take_while(is_alike).count()
     }
 }
 
@@ -189,6 +193,9 @@ mod tests {
             assert_eq!(pages.place(0), Place::Fresh);
         }
         assert_eq!(pages.present(), 0);
-        assert_eq!(pages.alike(0, 64), 2);
+        let window = |stride| Window { stride, pages: 64 };
+        assert_eq!(pages.alike(0, window(1)), 2);
+        assert_eq!(pages.alike(1, window(-1)), 2);
+        assert_eq!(pages.alike(0, window(2)), 1);
     }
 }

@@ -12,7 +12,7 @@ use super::{AROUND_MAX, Fault, Pager, Place};
 use crate::mapping::PAGE_BYTES;
 use crate::plant::{Plant, is_planted};
 use crate::statistics::add;
-use crate::uffd::Done;
+use crate::uffd::{Done, Then};
 
 /// The content of fresh pages.
 static ZEROES: [u8; AROUND_MAX * PAGE_BYTES] = [0; AROUND_MAX * PAGE_BYTES];
@@ -61,13 +61,17 @@ impl Pager {
     }
 
     fn serve_fresh(&mut self, page: usize, fault: Fault) -> Result<bool, Errno> {
-        let want = self.around.want(fault.thread, page);
-        let count = self.pages.alike(page, want);
+        let window = self.around.want(fault.thread, page);
+        let count = match window.stride {
+            1 => self.pages.alike(page, window),
+            // Memory that nobody has asked for yet.
+            _ => 1,
+        };
         let to = self.program.address(page);
         let mut done = match self.memory(count) {
             Memory::Slots(first, count) => {
                 (first..first + count).for_each(|slot| self.ring.bytes(slot).fill(0));
-                self.bring_slots(first, count, page)
+                self.bring_slots(first, count, page, Then::Wake)
             }
             Memory::New(count) => self.new_zeroes(to, count, fault.is_write),
         };
@@ -76,29 +80,34 @@ impl Pager {
         }
         self.arrived(page, done.pages);
         add(&self.shared.counters.faults_fresh, done.pages.min(1));
-        self.around.brought(fault.thread, page, done.pages);
+        let stride = window.stride;
+        self.around.brought(fault.thread, page, stride, done.pages);
         match done.stopped {
             // The program has discarded the page, and the system has not dropped it yet. It must not count as present
             // before: an eviction would save the old bytes from being dropped.
-            Some(Errno::EXIST) if done.pages == 0 => self.wake(page),
+            Some(Errno::EXIST) if done.pages == 0 => self.repeat(page),
             _ => self.finish(page, done),
         }
     }
 
     fn new_zeroes(&self, to: u64, count: usize, is_write: bool) -> Done {
         match is_write {
-            true => self.uffd.copy(&ZEROES[..count * PAGE_BYTES], to),
+            true => {
+                let zeroes = &ZEROES[..count * PAGE_BYTES];
+                self.uffd.copy(zeroes, to, Then::Wake)
+            }
             false => self.uffd.zero(to, count),
         }
     }
 
     fn serve_staged(&mut self, page: usize, slot: usize) -> Result<bool, Errno> {
         let to = self.program.address(page);
-        let mut done = self.uffd.bring(self.ring.address(slot), to, 1);
+        let from = self.ring.address(slot);
+        let mut done = self.uffd.bring(from, to, 1, Then::Wake);
         if done.stopped.is_none() {
             self.ring.moved_out(slot);
         } else if was_refused(done) {
-            done = self.uffd.copy(self.ring.bytes(slot), to);
+            done = self.uffd.copy(self.ring.bytes(slot), to, Then::Wake);
             if done.stopped.is_none() {
                 self.ring.unstage(slot);
             }
@@ -112,8 +121,13 @@ impl Pager {
     }
 
     fn serve_stored(&mut self, page: usize, fault: Fault) -> Result<bool, Errno> {
-        let want = self.around.want(fault.thread, page);
-        let count = self.pages.alike(page, want);
+        let window = self.around.want(fault.thread, page);
+        let count = self.pages.alike(page, window);
+        // Who waits runs on when all have come: woken before, the thread would wait for the next at once.
+        let then = match count {
+            1 => Then::Wake,
+            _ => Then::Wait,
+        };
         let mut brought = 0;
         let mut last = Done {
             pages: 0,
@@ -121,26 +135,37 @@ impl Pager {
         };
         while brought < count && last.stopped.is_none() {
             // Only the page that is waited for may cost an eviction.
-            if brought > 0 && self.ring.free() == 0 {
+            if brought > 0 && self.at_hand() == 0 {
                 break;
             }
-            last = self.bring_stored(page + brought, count - brought);
+            let Some(next) = window.page(page, brought) else {
+                break;
+            };
+            let in_a_row = match window.stride {
+                1 => count - brought,
+                _ => 1,
+            };
+            last = self.bring_stored(next, in_a_row, then);
             if last.pages == 0 {
                 break;
             }
             brought += last.pages;
         }
-        self.around.brought(fault.thread, page, brought);
+        let stride = window.stride;
+        self.around.brought(fault.thread, page, stride, brought);
         if brought > 0 {
             add(&self.shared.counters.faults_stored, 1);
             add(&self.shared.counters.pages_in, brought);
-            return Ok(true);
+            return match then {
+                Then::Wake => Ok(true),
+                Then::Wait => self.wake(page),
+            };
         }
         self.finish(page, last)
     }
 
     /// Brings pages from the store, from `page` on and `most` at most, as far as there is memory in a row.
-    fn bring_stored(&mut self, page: usize, most: usize) -> Done {
+    fn bring_stored(&mut self, page: usize, most: usize, then: Then) -> Done {
         let to = self.program.address(page);
         let mut done = match self.memory(most) {
             Memory::Slots(first, count) => {
@@ -153,12 +178,12 @@ impl Pager {
                 if is_planted(Plant::ForgetFirst) {
                     (page..page + read).for_each(|page| self.forget(page));
                 }
-                self.bring_slots(first, read, page)
+                self.bring_slots(first, read, page, then)
             }
-            Memory::New(count) => self.copy_stored(page, count, to),
+            Memory::New(count) => self.copy_stored(page, count, to, then),
         };
         if was_refused(done) {
-            done = self.copy_stored(page, 1, to);
+            done = self.copy_stored(page, 1, to, then);
         }
         for page in page..page + done.pages {
             self.forget(page);
@@ -167,7 +192,7 @@ impl Pager {
         done
     }
 
-    fn copy_stored(&mut self, page: usize, count: usize, to: u64) -> Done {
+    fn copy_stored(&mut self, page: usize, count: usize, to: u64, then: Then) -> Done {
         let mut read = 0;
         for bytes in self.scratch.chunks_exact_mut(PAGE_BYTES).take(count) {
             if self.store.read(index(page + read), bytes).is_err() {
@@ -177,17 +202,20 @@ impl Pager {
         }
         match read {
             0 => UNREADABLE,
-            read => self.uffd.copy(&self.scratch[..read * PAGE_BYTES], to),
+            read => {
+                let bytes = &self.scratch[..read * PAGE_BYTES];
+                self.uffd.copy(bytes, to, then)
+            }
         }
     }
 
     /// Moves slots that were taken to `page` and the pages behind it. Slots that stay behind are free again.
-    fn bring_slots(&mut self, first: usize, count: usize, page: usize) -> Done {
+    fn bring_slots(&mut self, first: usize, count: usize, page: usize, then: Then) -> Done {
         if count == 0 {
             return UNREADABLE;
         }
         let to = self.program.address(page);
-        let done = self.uffd.bring(self.ring.address(first), to, count);
+        let done = self.uffd.bring(self.ring.address(first), to, count, then);
         for slot in first..first + count {
             match slot < first + done.pages {
                 true => self.ring.moved_out(slot),
@@ -203,14 +231,14 @@ impl Pager {
             let done = self.uffd.zero(self.program.address(page), 1);
             return match done.stopped {
                 None => Ok(true),
-                Some(Errno::EXIST) => self.wake(page),
+                Some(Errno::EXIST) => self.repeat(page),
                 Some(Errno::AGAIN) => Ok(false),
                 Some(errno) => Err(errno),
             };
         }
         let done = self.uffd.poison(self.program.address(page), 1);
         match done.stopped {
-            Some(Errno::EXIST) => self.wake(page),
+            Some(Errno::EXIST) => self.repeat(page),
             Some(Errno::AGAIN) => Ok(false),
             None => {
                 self.lose(page);
@@ -260,8 +288,14 @@ impl Pager {
         }
     }
 
-    fn wake(&mut self, page: usize) -> Result<bool, Errno> {
+    /// The page is there already.
+    fn repeat(&mut self, page: usize) -> Result<bool, Errno> {
         add(&self.shared.counters.faults_repeated, 1);
+        self.wake(page)
+    }
+
+    /// Lets those that wait for `page` try again.
+    fn wake(&self, page: usize) -> Result<bool, Errno> {
         match self.uffd.wake(self.program.address(page)) {
             // Unmapped: nobody waits there.
             Ok(()) | Err(Errno::NOENT | Errno::INVAL) => Ok(true),

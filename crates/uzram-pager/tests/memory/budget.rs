@@ -52,6 +52,45 @@ fn memory_stays_within_the_budget_by_the_systems_account() {
     );
 }
 
+/// A scan in equal steps costs few faults: more pages come with each, and the thread runs on when all are there.
+#[test]
+fn scans_in_equal_steps_get_pages_ahead() {
+    apart("budget::scans_in_equal_steps_get_pages_ahead", || {
+        const PAGES: usize = 4096;
+        for (step, budget) in [(1, PAGES), (4, PAGES), (-3, PAGES), (1, 1000), (5, 1000)] {
+            let Some(mut memory) = memory(PAGES, 2 * PAGES) else {
+                return;
+            };
+            for (seed, page) in memory.chunks_exact_mut(PAGE).enumerate() {
+                mark(page, seed as u64);
+            }
+            memory.set_budget(64 * PAGE).unwrap();
+            until(&memory, "all pages have left", |memory| {
+                memory.statistics().resident_bytes <= (64 * PAGE) as u64
+            });
+            memory.set_budget(2 * budget * PAGE).unwrap();
+            let before = memory.statistics();
+            let mut places: Vec<usize> = (0..PAGES).step_by(isize::unsigned_abs(step)).collect();
+            if step < 0 {
+                places.reverse();
+            }
+            for page in &places {
+                let bytes = &memory[page * PAGE..][..PAGE];
+                assert!(bytes == marked(*page as u64), "page {page}");
+            }
+            let after = memory.statistics();
+            let faults = after.faults_stored + after.faults_repeated
+                - before.faults_stored
+                - before.faults_repeated;
+            let pages = places.len() as u64;
+            assert!(
+                faults < pages / 8,
+                "step {step}, budget {budget}: {faults} faults of {pages} pages: {after:?}"
+            );
+        }
+    });
+}
+
 /// This process's memory, in bytes.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

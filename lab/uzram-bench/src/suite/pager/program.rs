@@ -3,7 +3,7 @@
 //! All that it needs besides its pages is in memory before it joins its cgroup, so that the cgroup's limit is the pages'
 //! alone. A page begins with its number, which each touch compares.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -37,6 +37,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LOOK_AFTER: Duration = Duration::from_micros(200);
 /// Pages that may stay where all were to leave, in parts of a hundred.
 const STAY_PERCENT: usize = 5;
+/// Of swapped pages so much may be in memory, too.
+const SWAP_CACHE_BYTES_MAX: u64 = 64 << 10;
 
 /// The memory of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,17 +148,24 @@ impl Plan {
         let mut times = vec![u32::MAX; self.pages];
         self.join()?;
         fill(range.bytes(), source);
-        let page_out = range.push_out()?.as_secs_f64() * 1e6 / self.pages as f64;
+        let page_out = self.push_out(range)?.as_secs_f64() * 1e6 / self.pages as f64;
         self.timed(range, &places, &mut times)?;
         let mut figures = summary(&mut times).to_vec();
         for places in [&scan, &strided] {
-            range.push_out()?;
+            self.push_out(range)?;
             let times = &mut times[..places.len()];
             let took = self.timed(range, places, times)?;
             figures.push(took.as_secs_f64() * 1e6 / places.len() as f64);
         }
         figures.push(page_out);
         Ok(figures)
+    }
+
+    /// Makes all pages leave: how long it took.
+    fn push_out(&self, range: &mut Range) -> Result<Duration> {
+        let took = range.push_out()?;
+        self.group.as_deref().map_or(Ok(()), drop_swap_cache)?;
+        Ok(took)
     }
 
     /// Reads a page of each place, each timed, on a CPU of its own: how long it took in all.
@@ -314,6 +323,27 @@ impl Range {
     }
 }
 
+/// Waits until swap that is written behind the program's back has all pages, and memory has none of them: a touch would
+/// find it there.
+fn drop_swap_cache(processes: &Path) -> Result<()> {
+    let (began, group) = (Instant::now(), processes.parent().unwrap_or(processes));
+    let stat = group.join("memory.stat");
+    loop {
+        // Version 1 has the one file, version 2 the other. It fails where some pages do not leave.
+        let _ = fs::write(group.join("memory.force_empty"), "0");
+        let _ = fs::write(group.join("memory.reclaim"), usize::MAX.to_string());
+        let text = fs::read_to_string(&stat).map_err(|error| Error::io(stat.display(), error))?;
+        let cached = text
+            .lines()
+            .find_map(|line| line.strip_prefix("swapcached "));
+        if cached.and_then(|bytes| bytes.parse().ok()).unwrap_or(0) < SWAP_CACHE_BYTES_MAX {
+            return Ok(());
+        }
+        in_time(began)?;
+        std::thread::sleep(LOOK_AFTER);
+    }
+}
+
 fn in_time(began: Instant) -> Result<()> {
     match began.elapsed() > LIMIT {
         true => Err(Error::Failed(format!("not done in {} s", LIMIT.as_secs()))),
@@ -323,7 +353,7 @@ fn in_time(began: Instant) -> Result<()> {
 
 /// Memory of this process that is swapped, in bytes.
 fn swapped_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSwap:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
     kib.unwrap_or(0) << 10
