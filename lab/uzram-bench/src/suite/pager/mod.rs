@@ -226,13 +226,20 @@ impl Bench<'_> {
             .iter()
             .filter(|side| wanted(&side.driven))
             .collect();
+        let mut killed = 0;
         let turns = Turns {
             warms_up: false,
             ..Turns::of(what, sides.len(), Runs::Few)
         };
         let series = turns.take::<N>(self.options, &mut Progress::new(1), |turn| {
-            sides::turn(sides[turn.side], plan, source, &self.options.stop)
+            let (figures, times) = sides::turn(sides[turn.side], plan, source, &self.options.stop)?;
+            killed += times;
+            Ok(figures)
         })?;
+        if killed > 0 {
+            let note = "times the kernel killed a program in its cgroup, which was started again";
+            block.notes.push(format!("{killed} {note}"));
+        }
         let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
         let bytes = (plan.pages * crate::corpus::PAGE_BYTES) as u64;
         for (at, (case, metric)) in figures.into_iter().enumerate() {

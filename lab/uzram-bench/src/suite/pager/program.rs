@@ -5,10 +5,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use uzram::Store;
 use uzram_pager::CompressedMemory;
@@ -79,11 +81,16 @@ pub(super) const PATTERNS: usize = 2 * Pattern::ALL.len();
 /// Figures of [`Work::Fits`], in nanoseconds.
 pub(super) const FITS: usize = 2;
 
-/// Runs the program with the pages of `source` over and over: its figures.
+/// Runs the program with the pages of `source` over and over: its figures, or none if it was killed, as the kernel does
+/// where it finds no page of a cgroup to swap.
 ///
 /// # Errors
 /// Its message, or how it ended; [`Error::Interrupted`].
-pub(super) fn run<const N: usize>(plan: &Plan, source: &[u8], stop: &Stop) -> Result<[f64; N]> {
+pub(super) fn run<const N: usize>(
+    plan: &Plan,
+    source: &[u8],
+    stop: &Stop,
+) -> Result<Option<[f64; N]>> {
     let failed = |error: io::Error| Error::io("program with more pages than memory", error);
     let own = std::env::current_exe().map_err(failed)?;
     let text = serde_json::to_string(plan).expect("a plan is made of names and numbers");
@@ -98,14 +105,18 @@ pub(super) fn run<const N: usize>(plan: &Plan, source: &[u8], stop: &Stop) -> Re
     let output = output_unless_stopped(child, stop);
     stop.check()?;
     let output = output.map_err(failed)?;
+    if output.status.signal() == Some(Signal::KILL.as_raw()) {
+        return Ok(None);
+    }
     let figures = serde_json::from_slice::<Vec<f64>>(&output.stdout).ok();
     let figures = figures.and_then(|figures| figures.try_into().ok());
-    figures.filter(|_| output.status.success()).ok_or_else(|| {
+    let figures = figures.filter(|_| output.status.success());
+    figures.map(Some).ok_or_else(|| {
         let errors = String::from_utf8_lossy(&output.stderr);
         let last = errors.lines().next_back().unwrap_or_default();
+        let status = output.status;
         Error::Failed(format!(
-            "program with more pages than memory: {}: {last}",
-            output.status
+            "program with more pages than memory: {status}: {last}"
         ))
     })
 }

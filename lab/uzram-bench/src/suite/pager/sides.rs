@@ -19,6 +19,8 @@ use swap::area::{Area, Kind as SwapKind};
 const SWAP_ALGORITHM: &str = "lz4";
 /// The area's size over the pages'.
 const AREA_FACTOR: u64 = 2;
+/// Attempts of a turn.
+const TRIES_MAX: usize = 20;
 /// Room of a cgroup beyond the pages that are to fit: for tables of pages and stacks, and for what each CPU charges ahead.
 const BESIDE_BYTES: u64 = 1 << 20;
 
@@ -99,16 +101,17 @@ pub(super) fn refusal_of_ours() -> Option<Error> {
     Some(Error::Failed(refused.to_string()))
 }
 
-/// One turn: the program with `plan`, in the memory of `side`.
+/// One turn: the program with `plan`, in the memory of `side`, and how many times the kernel killed it before. It does so
+/// now and then where all pages of a small cgroup are in use.
 ///
 /// # Errors
-/// The program's; what could not be set up.
+/// The program's; what could not be set up; that it was killed [`TRIES_MAX`] times.
 pub(super) fn turn<const N: usize>(
     side: &Side<Kind>,
     plan: &Plan,
     source: &[u8],
     stop: &Stop,
-) -> Result<[f64; N]> {
+) -> Result<([f64; N], usize)> {
     let kind = &side.driven;
     let area = kind.area(plan.pages)?;
     // Where MADV_PAGEOUT makes pages leave, there is memory for all of them.
@@ -128,7 +131,13 @@ pub(super) fn turn<const N: usize>(
         group: group.as_ref().map(|group| group.processes()),
         ..plan.clone()
     };
-    program::run(&plan, source, stop)
+    for killed in 0..TRIES_MAX {
+        if let Some(figures) = program::run(&plan, source, stop)? {
+            return Ok((figures, killed));
+        }
+    }
+    let text = format!("{}: its program was killed {TRIES_MAX} times", side.name);
+    Err(Error::Failed(text))
 }
 
 /// The system reads no page ahead from swap, until this is dropped.
