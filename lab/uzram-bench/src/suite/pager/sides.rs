@@ -149,11 +149,14 @@ pub(super) struct PageCluster {
 }
 
 impl PageCluster {
-    /// None where this user may not say so.
+    /// None where this user may not say so, or it is said: by another run, perhaps, which undoes it.
     pub(super) fn none() -> Result<Option<PageCluster>> {
         let Ok(before) = fs::read_to_string(PAGE_CLUSTER.1) else {
             return Ok(None);
         };
+        if before.trim() == "0" {
+            return Ok(None);
+        }
         let folder = Folder::new()?;
         let kept = fs::write(folder.path().join(PAGE_CLUSTER.0), &before);
         kept.map_err(|error| Error::io(folder.path().display(), error))?;
