@@ -81,7 +81,7 @@ impl Times {
     }
 
     /// Appends the runs of `more`.
-    fn extend(&mut self, more: &Times) {
+    pub(super) fn extend(&mut self, more: &Times) {
         for (own, more) in [
             (&mut self.writes, &more.writes),
             (&mut self.reads, &more.reads),

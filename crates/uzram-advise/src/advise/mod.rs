@@ -40,6 +40,8 @@ pub use split::{PAGES_MIN, RUN_PAGES, Sample};
 pub const BUDGET: Duration = Duration::from_micros(30);
 /// How often the choices whose costs decide are measured again.
 const ROUNDS_MORE: usize = 3;
+/// How often a choice that costs little more than the budget is measured again, at most.
+const ROUNDS_DOUBTFUL: usize = 12;
 /// Fewest pages to train on: a megabyte.
 const TRAINING_PAGES_MIN: usize = 256;
 
@@ -140,7 +142,13 @@ fn try_all(
             trials.push(try_one(setting.choice(unit, pools[0]), &mut progress)?);
         }
     }
-    measure_again(split, stored_bytes, (effort, budget_ns), stop, trials)?;
+    let again = |indexes: &[usize], trials: &mut [Trial]| {
+        measure_again(split, stored_bytes, effort, stop, indexes, trials)
+    };
+    again(&rule::close(trials, budget_ns), trials)?;
+    for _ in 0..ROUNDS_DOUBTFUL {
+        again(&rule::doubtful(trials, budget_ns), trials)?;
+    }
     for index in rule::contenders(trials, budget_ns) {
         let choice = trials[index].choice.clone();
         for pool in &pools[1..] {
@@ -149,21 +157,22 @@ fn try_all(
     }
     for _ in 0..ROUNDS_MORE {
         progress.at("those that are close, once more", 0.0);
-        measure_again(split, stored_bytes, (effort, budget_ns), stop, trials)?;
+        again(&rule::close(trials, budget_ns), trials)?;
         progress.step();
     }
     Ok(())
 }
 
-/// Measures the costs that decide once more, one after the other.
+/// Measures these choices' costs once more, one after the other.
 fn measure_again(
     split: &Split,
     stored_bytes: f64,
-    (effort, budget_ns): (Effort, f64),
+    effort: Effort,
     stop: &Stop,
+    indexes: &[usize],
     trials: &mut [Trial],
 ) -> Result<()> {
-    for index in rule::close(trials, budget_ns) {
+    for &index in indexes {
         let Trial {
             choice, figures, ..
         } = &mut trials[index];

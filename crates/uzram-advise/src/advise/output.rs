@@ -103,10 +103,10 @@ pub(super) fn sentences(advice: &Advice<'_>) -> [String; 2] {
             let trial = &advice.trials[*index];
             let why = match is_over_budget {
                 true => format!(
-                    "No choice writes and reads a page within {budget}; this is the cheapest."
+                    "No choice writes and reads a page within about {budget}; this is the cheapest."
                 ),
                 false => format!(
-                    "Among the choices that write and read a page within {budget}, none leaves over 1 % less \
+                    "Among the choices that write and read a page within about {budget}, none leaves over 1 % less \
                      memory in use, and none as dense is clearly cheaper."
                 ),
             };

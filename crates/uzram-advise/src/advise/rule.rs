@@ -1,7 +1,7 @@
 //! The rule, in three steps, each with a margin, so that noise does not decide:
 //!
-//! 1. Of the choices whose page stays within the budget, the densest: the one that leaves the least
-//!    memory in use.
+//! 1. Of the choices whose page stays within the budget, or is at most a twentieth above it, the densest:
+//!    the one that leaves the least memory in use.
 //! 2. Choices that leave at most 1 % more than that are *as dense*. Of those, the cheapest.
 //! 3. Choices that are as dense and cost at most a quarter more than that are *as good*. Of those, the
 //!    first in a fixed order: without a dictionary first; then by pool, the default first; then by unit,
@@ -13,6 +13,12 @@
 //! Times differ from run to run by some percent, and two choices that are as dense are often two levels of
 //! one codec, which differ by little more. The fixed order has the usual cheapest first. So only a
 //! machine on which another is cheaper by a quarter gets another answer.
+//!
+//! A cost is the least of its runs, and disturbances only add to it. So a choice that was once seen within
+//! the budget stays there, and one that is little above it is measured again, in rounds that lie apart,
+//! until it is within or has had its rounds. What is still above then is so by more than the twentieth,
+//! which is twice what the least of 25 runs differed by from one advice to the next. No rule can hold a
+//! choice that costs just that; it is left as the only one that noise can decide.
 //!
 //! The pages that decide are those that the shown figures were measured on. So a choice that saves more
 //! *and* costs less than the recommended one can only be as good as it. Such choices are *tied* and are
@@ -27,6 +33,10 @@ const AS_DENSE: f64 = 0.01;
 /// Choices that cost this much more, as a share, are as cheap. More than the noise of a busy machine and
 /// the difference between neighbouring levels, so that neither decides.
 const AS_CHEAP: f64 = 0.25;
+/// Choices that cost this much more than the budget, as a share, are within it.
+const AT_BUDGET: f64 = 0.05;
+/// Choices that cost this much more than the most that is within, as a share, may still turn out to be.
+const DOUBTFUL: f64 = 0.25;
 /// Share of memory from which on compressing is worth its while.
 const WORTH: f64 = 0.05;
 /// Choices that are tried in further pools, at most.
@@ -98,11 +108,28 @@ pub(super) fn close(trials: &[Trial], budget_ns: f64) -> Vec<usize> {
     found
 }
 
+/// Those of the close ones that only just exceed the budget, so that a disturbance may be all that does.
+pub(super) fn doubtful(trials: &[Trial], budget_ns: f64) -> Vec<usize> {
+    let mut found = close(trials, budget_ns);
+    let most = most_ns(budget_ns);
+    found.retain(|&index| {
+        let cost = trials[index].figures.cost_ns();
+        cost > most && cost <= most * (1.0 + DOUBTFUL)
+    });
+    found
+}
+
+/// The most that a choice within the budget costs.
+fn most_ns(budget_ns: f64) -> f64 {
+    budget_ns * (1.0 + AT_BUDGET)
+}
+
 /// The choices within the budget, or the cheapest alone where none is: then the second is true.
 fn candidates(trials: &[Trial], budget_ns: f64) -> (Vec<usize>, bool) {
     let cost = |index: &usize| trials[*index].figures.cost_ns();
     let all = 0..trials.len();
-    let within: Vec<usize> = all.clone().filter(|at| cost(at) <= budget_ns).collect();
+    let within = all.clone().filter(|at| cost(at) <= most_ns(budget_ns));
+    let within: Vec<usize> = within.collect();
     if !within.is_empty() {
         return (within, false);
     }

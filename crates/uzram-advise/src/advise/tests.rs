@@ -182,6 +182,44 @@ fn choices_astride_a_margin_get_the_same_answer_each_time() {
     }
 }
 
+/// The denser choice costs just less than the budget, and the machine is slow for seconds at a time:
+/// every run of a round is up to 8 % dearer. The same answer, in each of a thousand.
+#[test]
+fn a_cost_near_the_budget_gets_the_same_answer_each_time() {
+    for (cost, expected) in [(28.5, 1), (29.5, 1), (29.9, 1), (30.0, 1), (33.0, 0)] {
+        let exact = trials(&[(70.0, 20.0), (75.0, cost), (80.0, 60.0)]);
+        let mut rng = uzram_testkit::Rng::new(30);
+        let mut answers = BTreeMap::new();
+        for _ in 0..1000 {
+            let mut noisy = exact.clone();
+            let mut round = |noisy: &mut [Trial], indexes: &[usize]| {
+                for &index in indexes {
+                    let slow = rng.below(800) as f64 / 1e4;
+                    let mut times = times_of(exact[index].figures.cost_ns() / 1e3 * (1.0 + slow));
+                    times.extend(&noisy[index].figures.times);
+                    noisy[index].figures.times = times;
+                }
+            };
+            for trial in &mut noisy {
+                trial.figures.times = Times::default();
+            }
+            round(&mut noisy, &[0, 1, 2]);
+            let close = rule::close(&noisy, 30e3);
+            round(&mut noisy, &close);
+            for _ in 0..ROUNDS_DOUBTFUL {
+                let doubtful = rule::doubtful(&noisy, 30e3);
+                round(&mut noisy, &doubtful);
+            }
+            for _ in 0..ROUNDS_MORE {
+                let close = rule::close(&noisy, 30e3);
+                round(&mut noisy, &close);
+            }
+            *answers.entry(recommended_of(&noisy, 30.0).0).or_insert(0) += 1;
+        }
+        assert_eq!(answers, BTreeMap::from([(expected, 1000)]), "{cost}");
+    }
+}
+
 /// As dense and as cheap, in every column of what is shown: such rows are ties, and left out.
 #[test]
 fn no_row_that_is_shown_beats_the_recommended_one_in_both_columns() {
