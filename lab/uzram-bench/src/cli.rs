@@ -40,11 +40,12 @@ pub enum Args {
     /// raw-codec, memcpy, kernel-zram (a free /dev/zram* is set up and reset afterwards; one in
     /// use is never touched; needs root).
     Store(SuiteArgs),
-    /// The codecs: time a page and density, beside their libraries alone and a copy
+    /// The codecs: time a page and density, beside their libraries alone, others' codecs and a copy
     ///
     /// Up to 4096 pages of each corpus, each timed by itself, in one thread pinned to a CPU; the ratio
     /// with and without the pool's rounding; a matrix of jobs through the interface and past it; what
-    /// the store's early rejection of random pages costs and gains. Peers: bare-library, memcpy.
+    /// the store's early rejection of random pages costs and gains. Peers: bare-library, other-levels (of
+    /// words, auto and zstd), snappy, wkdm (the codec for pages of 1999), memcpy.
     Codecs(SuiteArgs),
     /// The server: 4 KiB random reads and writes over NBD, beside nbdkit's RAM disks
     ///

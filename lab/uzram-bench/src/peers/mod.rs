@@ -4,6 +4,7 @@ pub(crate) mod kernel_zram;
 pub(crate) mod memcpy;
 pub(crate) mod nbdkit;
 pub(crate) mod raw_codec;
+pub(crate) mod wkdm;
 
 use crate::error::{Error, Result};
 
@@ -12,6 +13,9 @@ use crate::error::{Error, Result};
 pub(crate) enum Peer {
     RawCodec,
     BareLibrary,
+    OtherLevels,
+    Snappy,
+    Wkdm,
     Memcpy,
     KernelZram,
     NbdkitMemory,
@@ -31,7 +35,13 @@ pub(crate) enum Peer {
 impl Peer {
     pub(crate) const STORE: [Peer; 3] = [Peer::RawCodec, Peer::Memcpy, Peer::KernelZram];
     pub(crate) const POOLS: [Peer; 2] = [Peer::Malloc, Peer::Mimalloc];
-    pub(crate) const CODECS: [Peer; 2] = [Peer::BareLibrary, Peer::Memcpy];
+    pub(crate) const CODECS: [Peer; 5] = [
+        Peer::BareLibrary,
+        Peer::OtherLevels,
+        Peer::Snappy,
+        Peer::Wkdm,
+        Peer::Memcpy,
+    ];
     pub(crate) const NBD: [Peer; 2] = [Peer::NbdkitMemory, Peer::NbdkitZstd];
 
     pub(crate) const JOBS: [Peer; 1] = [Peer::KernelZram];
@@ -56,6 +66,9 @@ impl Peer {
         match self {
             Peer::RawCodec => "raw-codec",
             Peer::BareLibrary => "bare-library",
+            Peer::OtherLevels => "other-levels",
+            Peer::Snappy => "snappy",
+            Peer::Wkdm => "wkdm",
             Peer::Memcpy => "memcpy",
             Peer::KernelZram => "kernel-zram",
             Peer::NbdkitMemory => "nbdkit-memory",

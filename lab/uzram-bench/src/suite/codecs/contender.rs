@@ -2,6 +2,7 @@
 
 use uzram::{Compression, Compressor, Decompressor, Unit};
 
+use super::contenders::Setting;
 use crate::error::Result;
 
 /// A side: it compresses a page and restores it.
@@ -24,11 +25,12 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(algorithm: &str) -> Result<Engine> {
-        let compression = Compression::new(algorithm, Unit::DEFAULT)?;
+    pub(super) fn new(setting: &Setting) -> Result<Engine> {
+        let (algorithm, parameters) = (&setting.algorithm, setting.parameters());
+        let compression = Compression::with_parameters(algorithm, &parameters, Unit::DEFAULT)?;
         let codec = compression.codec();
         Ok(Engine {
-            name: algorithm.to_owned(),
+            name: setting.name(),
             compressor: codec.compressor(Unit::DEFAULT)?,
             decompressor: codec.decompressor(Unit::DEFAULT)?,
         })

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::bare;
 use super::contender::{Contender, Engine};
+use super::contenders::Setting;
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::figures::{Cell, Metric};
@@ -90,10 +91,11 @@ struct Job {
 
 /// Measures the matrix into `block`.
 pub(super) fn measure(options: &Options, block: &mut Block, progress: &mut Progress) -> Result<()> {
+    let setting = Setting::default_of(ALGORITHM);
     for jobs in rows(options.quick) {
         let direct: Result<Vec<Job>> = (0..jobs).map(|_| Job::new(library()?)).collect();
         let engine: Result<Vec<Job>> = (0..jobs)
-            .map(|_| Job::new(Box::new(Engine::new(ALGORITHM)?)))
+            .map(|_| Job::new(Box::new(Engine::new(&setting)?)))
             .collect();
         let mut sides = [direct?, engine?];
         for test in &TESTS {
@@ -228,7 +230,7 @@ mod tests {
     fn jobs_read_and_write_through_either_side() {
         for contender in [
             library().unwrap(),
-            Box::new(Engine::new(ALGORITHM).unwrap()),
+            Box::new(Engine::new(&Setting::default_of(ALGORITHM)).unwrap()),
         ] {
             let mut job = Job::new(contender).unwrap();
             assert!(job.kept.len() < 100);

@@ -4,6 +4,7 @@
 mod bare;
 mod contender;
 mod contenders;
+mod foreign;
 mod jobs;
 mod passes;
 mod rejection;
@@ -18,7 +19,9 @@ use crate::peers::Peer;
 use crate::progress::Progress;
 use crate::report::{Block, Findings, Tradeoff};
 use crate::sample::Series;
+use crate::stop::Stop;
 use crate::suite::{Options, Suite, Work};
+use contenders::Setting;
 use passes::{Figures, METRICS};
 
 /// Pages of a corpus that are measured, at most, evenly from all of it.
@@ -113,14 +116,11 @@ fn codecs(
     block: &mut Block,
     progress: &mut Progress,
 ) -> Result<()> {
-    let contenders = contenders::all(
-        &options.algorithms,
-        options.against(Peer::BareLibrary),
-        options.against(Peer::Memcpy),
-    )?;
+    let settings = contenders::settings(options);
+    let contenders = contenders::all(&settings, options)?;
     let (figures, lost) = passes::measure(pages, contenders, &corpus.name, options, progress)?;
     block.notes.extend(lost.note());
-    let in_pool = in_pool(pages, options)?;
+    let in_pool = in_pool(pages, &settings, &options.stop)?;
     let bytes = (pages.len() * PAGE_BYTES) as u64;
     times(&corpus.name, &figures, cpu, bytes, block);
     densities(&corpus.name, &figures, &in_pool, bytes, block);
@@ -137,24 +137,26 @@ fn codecs(
     Ok(())
 }
 
-/// Memory that a store takes for all of `pages`, by algorithm, in bytes: with the pool's rounding.
-fn in_pool(pages: &[&[u8]], options: &Options) -> Result<Vec<(String, u64)>> {
-    let weigh = |algorithm: &String| {
+/// Memory that a store takes for all of `pages`, by setting, in bytes: with the pool's rounding.
+fn in_pool(pages: &[&[u8]], settings: &[Setting], stop: &Stop) -> Result<Vec<(String, u64)>> {
+    let weigh = |setting: &Setting| {
         let size_bytes = (pages.len() * PAGE_BYTES) as u64;
         let store = Store::builder()
             .size(size_bytes)
-            .algorithm(algorithm)
+            .algorithm(&setting.algorithm)
+            .parameters(setting.parameters())
             .build()?;
         for (index, page) in (0..).zip(pages) {
             store.write(PageIndex(index), page)?;
         }
-        options.stop.check()?;
-        Ok((algorithm.clone(), store.stats().mem_used_total_bytes))
+        stop.check()?;
+        Ok((setting.name(), store.stats().mem_used_total_bytes))
     };
-    options.algorithms.iter().map(weigh).collect()
+    settings.iter().map(weigh).collect()
 }
 
-/// Each metric of every contender, and of means each algorithm's over that of its library alone.
+/// Each metric of every contender, and of means each algorithm's over that of its library alone, and lz4's over
+/// that of each codec made for words.
 fn times(corpus: &str, figures: &[Figures], cpu: usize, bytes: u64, block: &mut Block) {
     let names: Vec<&str> = figures.iter().map(|one| one.name.as_str()).collect();
     for (at, metric) in METRICS.into_iter().enumerate() {
@@ -162,9 +164,18 @@ fn times(corpus: &str, figures: &[Figures], cpu: usize, bytes: u64, block: &mut 
         let cell = Cell::new(case, (metric, "ns"), bytes).pinned(&[cpu]);
         let series: Vec<Series> = figures.iter().map(|one| one.times[at].clone()).collect();
         let is_mean = metric.ends_with("_mean");
-        let pair = |top: &str, bottom: &str| is_mean && bottom.strip_prefix("bare-") == Some(top);
+        let pair = |top: &str, bottom: &str| {
+            let is_library = bottom.strip_prefix("bare-") == Some(top);
+            is_mean && (is_library || top == "lz4" && is_for_words(bottom))
+        };
         cell.add_all(&names, &series, pair, block);
     }
+}
+
+/// Whether a contender is `words`, or `auto`, at any level.
+fn is_for_words(contender: &str) -> bool {
+    let algorithm = contender.split(':').next();
+    algorithm == Some("words") || algorithm == Some("auto")
 }
 
 fn densities(
@@ -190,17 +201,22 @@ fn densities(
 /// A table of what most people want to know.
 fn overview(figures: &[Figures], in_pool: &[(String, u64)], corpus_bytes: usize) -> Vec<String> {
     let head = "algorithm  ratio  in pool  compress p50    p99  decompress p50    p99 (ns a page)";
-    let rows = in_pool.iter().filter_map(|(algorithm, pool_bytes)| {
-        let one = figures.iter().find(|one| one.name == *algorithm)?;
-        Some(format!(
-            "{algorithm:<9} {:>6.3} {:>8.3} {:>13.0} {:>6.0} {:>15.0} {:>6.0}",
-            corpus_bytes as f64 / one.compressed_bytes as f64,
-            corpus_bytes as f64 / *pool_bytes as f64,
+    let ratio = |bytes: f64| format!("{:.3}", corpus_bytes as f64 / bytes);
+    let codecs = figures
+        .iter()
+        .filter(|one| one.name != "memcpy" && !one.name.starts_with("bare-"));
+    let rows = codecs.map(|one| {
+        let in_pool = in_pool.iter().find(|(name, _)| *name == one.name);
+        format!(
+            "{:<9} {:>6} {:>8} {:>13.0} {:>6.0} {:>15.0} {:>6.0}",
+            one.name,
+            ratio(one.compressed_bytes as f64),
+            in_pool.map_or("-".to_owned(), |(_, bytes)| ratio(*bytes as f64)),
             one.median("compress_p50"),
             one.median("compress_p99"),
             one.median("decompress_p50"),
             one.median("decompress_p99"),
-        ))
+        )
     });
     std::iter::once(head.to_owned()).chain(rows).collect()
 }
@@ -275,7 +291,15 @@ mod tests {
                 "deflate" => Some("bare-deflate"),
                 _ => None,
             });
+            let levels: &[&str] = match algorithm {
+                "words" => &["words:2"],
+                "auto" => &["auto:2"],
+                "zstd" => &["zstd:-5", "zstd:-3", "zstd:-1", "zstd:1"],
+                _ => &[],
+            };
+            expected.extend(levels);
         }
+        expected.extend(["snappy", "wkdm"]);
         for case in [
             "/compress-p50",
             "/decompress-p99",
@@ -284,7 +308,11 @@ mod tests {
         ] {
             assert_eq!(variants(case), expected, "{case}");
         }
-        assert_eq!(variants("/ratio-in-pool"), uzram::algorithms());
+        let ours = |name: &&str| {
+            !["memcpy", "snappy", "wkdm"].contains(name) && !name.starts_with("bare-")
+        };
+        expected.retain(ours);
+        assert_eq!(variants("/ratio-in-pool"), expected);
         let value = |case: &str, variant: &str| {
             let mut of = block.results.iter().filter(|one| one.case.ends_with(case));
             of.find(|one| one.variant == variant).unwrap().spread.median
