@@ -28,7 +28,7 @@ const PARTIAL: u8 = 1;
 const MISS: u8 = 2;
 const EXACT: u8 = 3;
 
-/// The lists that a page becomes.
+/// The lists that a page becomes, reused for the next one.
 pub(crate) struct Wkdm {
     tags: [u8; WORDS],
     misses: [u32; WORDS],
@@ -103,39 +103,64 @@ impl Wkdm {
     }
 
     /// Fills `page` from all of `packed`; `None` if that is no page.
-    pub(crate) fn decompress(packed: &[u8], page: &mut [u8; PAGE_BYTES]) -> Option<()> {
-        let (lengths, rest) = packed.split_at_checked(HEADER_BYTES)?;
-        let length =
-            |nth: usize| usize::from(u16::from_le_bytes([lengths[2 * nth], lengths[2 * nth + 1]]));
-        let (tags, rest) = rest.split_at_checked(TAGS_BYTES)?;
-        let (misses, rest) = rest.split_at_checked(length(0) * WORD_BYTES)?;
-        let (places, lows) = rest.split_at_checked(length(1).div_ceil(2))?;
-        if lows.len() != length(2).div_ceil(LOWS_A_WORD) * WORD_BYTES {
-            return None;
-        }
-        let mut misses = misses.as_chunks::<WORD_BYTES>().0.iter();
-        let mut places = places.iter().flat_map(|byte| [byte & 0xf, byte >> 4]);
-        let lows = lows.as_chunks::<WORD_BYTES>().0.iter();
-        let mut lows = lows.flat_map(|bytes| {
-            let three = u32::from_le_bytes(*bytes);
-            [0, 1, 2].map(|nth| three >> (nth * LOW_BITS) & LOW_MASK)
-        });
+    pub(crate) fn decompress(&mut self, packed: &[u8], page: &mut [u8; PAGE_BYTES]) -> Option<()> {
+        let [misses, places, lows] = self.unpack(packed)?;
+        let mut misses = self.misses[..misses].iter();
+        let mut places = self.places[..places].iter();
+        let mut lows = self.lows[..lows].iter();
         let mut dictionary = [0u32; ENTRIES];
         let words = page.as_chunks_mut::<WORD_BYTES>().0.iter_mut();
-        for (nth, bytes) in words.enumerate() {
-            let tag = tags[nth / 4] >> (2 * (nth % 4)) & 3;
-            let word = match tag {
+        for (bytes, tag) in words.zip(&self.tags) {
+            let word = match *tag {
                 ZERO => 0,
-                MISS => u32::from_le_bytes(*misses.next()?),
-                EXACT => dictionary[usize::from(places.next()?)],
-                _ => dictionary[usize::from(places.next()?)] & !LOW_MASK | lows.next()?,
+                EXACT => dictionary[usize::from(*places.next()?) % ENTRIES],
+                MISS => {
+                    let word = *misses.next()?;
+                    dictionary[place_of(word)] = word;
+                    word
+                }
+                _ => {
+                    let entry = &mut dictionary[usize::from(*places.next()?) % ENTRIES];
+                    *entry = *entry & !LOW_MASK | lows.next()?;
+                    *entry
+                }
             };
-            if tag == MISS || tag == PARTIAL {
-                dictionary[place_of(word)] = word;
-            }
             *bytes = word.to_le_bytes();
         }
         Some(())
+    }
+
+    /// Spreads the lists out; their lengths. Each may be filled to a whole group beyond its length.
+    fn unpack(&mut self, packed: &[u8]) -> Option<[usize; 3]> {
+        let (header, rest) = packed.split_at_checked(HEADER_BYTES)?;
+        let length =
+            |nth: usize| usize::from(u16::from_le_bytes([header[2 * nth], header[2 * nth + 1]]));
+        let lengths = [length(0), length(1), length(2)];
+        if lengths.iter().any(|length| *length > WORDS) {
+            return None;
+        }
+        let (tags, rest) = rest.split_at_checked(TAGS_BYTES)?;
+        let (misses, rest) = rest.split_at_checked(lengths[0] * WORD_BYTES)?;
+        let (places, lows) = rest.split_at_checked(lengths[1].div_ceil(2))?;
+        if lows.len() != lengths[2].div_ceil(LOWS_A_WORD) * WORD_BYTES {
+            return None;
+        }
+        for (four, byte) in self.tags.as_chunks_mut::<4>().0.iter_mut().zip(tags) {
+            *four = [0, 2, 4, 6].map(|shift| byte >> shift & 3);
+        }
+        for (word, bytes) in self.misses.iter_mut().zip(misses.as_chunks().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        for (pair, byte) in self.places.chunks_mut(2).zip(places) {
+            pair.copy_from_slice(&[byte & 0xf, byte >> 4]);
+        }
+        for (three, bytes) in self.lows.chunks_mut(LOWS_A_WORD).zip(lows.as_chunks().0) {
+            let packed = u32::from_le_bytes(*bytes);
+            for (nth, low) in (0..).zip(three) {
+                *low = packed >> (nth * LOW_BITS) & LOW_MASK;
+            }
+        }
+        Some(lengths)
     }
 }
 
@@ -195,7 +220,7 @@ mod tests {
 
     #[test]
     fn pages_come_back_and_mutated_ones_never_panic() {
-        let mut rng = Rng::new(0x3d);
+        let (mut rng, mut wkdm) = (Rng::new(0x3d), Wkdm::new());
         for round in 0..400 {
             let spread = 1 + round % 32;
             let original = page(|_| {
@@ -208,16 +233,16 @@ mod tests {
             });
             let mut packed = pack(&original);
             let mut back = [0xff; PAGE_BYTES];
-            Wkdm::decompress(&packed, &mut back).unwrap();
+            wkdm.decompress(&packed, &mut back).unwrap();
             assert_eq!(back, original);
             let at = rng.below(packed.len());
             assert_eq!(
-                Wkdm::decompress(&packed[..at], &mut back),
+                wkdm.decompress(&packed[..at], &mut back),
                 None,
                 "cut to {at}"
             );
             packed[at] ^= 1 << rng.below(8);
-            let _ = Wkdm::decompress(&packed, &mut back);
+            let _ = wkdm.decompress(&packed, &mut back);
         }
     }
 

@@ -52,6 +52,6 @@ impl Contender for Wkdm {
     }
 
     fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()> {
-        wkdm::Wkdm::decompress(packed, page.try_into().ok()?)
+        self.0.decompress(packed, page.try_into().ok()?)
     }
 }
