@@ -332,7 +332,7 @@ fn a_swap_case_that_ends_early_leaves_no_swap() {
     }
 }
 
-/// The whole suite, and the end of what a SIGKILL leaves: the next run takes the swap down before it measures.
+/// Its faults, and the end of what a SIGKILL leaves: the next run takes the swap down before it measures.
 #[test]
 fn compressed_memory_is_measured_and_a_killed_run_s_swap_is_undone() {
     let _alone = SWAP.lock().unwrap_or_else(PoisonError::into_inner);
@@ -354,7 +354,8 @@ fn compressed_memory_is_measured_and_a_killed_run_s_swap_is_undone() {
         command.args(more).env("TMPDIR", folder);
         command.args([Path::new("--json"), &json]).output().unwrap()
     };
-    let output = measured(&[]);
+    // The patterns are measured against a cgroup's limit, at which the kernel may kill: not for a test.
+    let output = measured(&["--only", "faults", "--only", "fits"]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     if errors.contains("userfaultfd") {
         return eprintln!("left out: {errors}");
@@ -366,7 +367,7 @@ fn compressed_memory_is_measured_and_a_killed_run_s_swap_is_undone() {
     let of = |variant| rows.iter().filter(move |row| row["variant"] == variant);
     for variant in ["uzram-lz4", "uzram-words"] {
         let own = of(variant).filter(|row| row["min"].as_f64() > Some(0.0));
-        assert!(own.count() >= 7 + 3 * 8 + 2, "{variant}");
+        assert!(own.count() >= 7 + 2, "{variant}");
     }
     assert_eq!(of("small-pages").count(), 2);
     assert_eq!(Traces::of(folder), before, "{errors}");
