@@ -1,8 +1,7 @@
 //! The sides of the suite: a codec behind the engine's interface, a library alone, a copy.
 
-use uzram::{Compression, Compressor, Decompressor, Unit};
+use uzram::{Compression, Compressor, Decompressor, Parameters, Unit};
 
-use super::contenders::Setting;
 use crate::error::Result;
 
 /// A side: it compresses a page and restores it.
@@ -15,6 +14,38 @@ pub(super) trait Contender: Send {
 
     /// Fills `page` from what `compress` made; `None` if that is malformed.
     fn decompress(&mut self, packed: &[u8], page: &mut [u8]) -> Option<()>;
+}
+
+/// An algorithm of the engine, at a level of its own or at another.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) algorithm: String,
+    pub(super) level: Option<i32>,
+}
+
+impl Setting {
+    pub(super) fn default_of(algorithm: &str) -> Setting {
+        Setting {
+            algorithm: algorithm.to_owned(),
+            level: None,
+        }
+    }
+
+    /// As in the command's options: `ALGORITHM` or `ALGORITHM:level=N`, without the words.
+    pub(super) fn name(&self) -> String {
+        match self.level {
+            Some(level) => format!("{}:{level}", self.algorithm),
+            None => self.algorithm.clone(),
+        }
+    }
+
+    pub(super) fn parameters(&self) -> Parameters {
+        let parameters = Parameters::default();
+        match self.level {
+            Some(level) => parameters.level(level),
+            None => parameters,
+        }
+    }
 }
 
 /// A codec as the store calls it.

@@ -1,9 +1,7 @@
 //! The sides of the suite, made.
 
-use uzram::Parameters;
-
 use super::bare;
-use super::contender::{Contender, Copy, Engine};
+use super::contender::{Contender, Copy, Engine, Setting};
 use super::foreign::{Snappy, Wkdm};
 use crate::error::Result;
 use crate::peers::Peer;
@@ -12,38 +10,6 @@ use crate::suite::Options;
 /// Levels beside their algorithms' own, where density can be had for time or time for density.
 const OTHER_LEVELS: [(&str, &[i32]); 3] =
     [("words", &[2]), ("auto", &[2]), ("zstd", &[-5, -3, -1, 1])];
-
-/// An algorithm of the engine, at a level of its own or at another.
-#[derive(Clone, Debug)]
-pub(super) struct Setting {
-    pub(super) algorithm: String,
-    pub(super) level: Option<i32>,
-}
-
-impl Setting {
-    pub(super) fn default_of(algorithm: &str) -> Setting {
-        Setting {
-            algorithm: algorithm.to_owned(),
-            level: None,
-        }
-    }
-
-    /// As in the command's options: `ALGORITHM` or `ALGORITHM:level=N`, without the words.
-    pub(super) fn name(&self) -> String {
-        match self.level {
-            Some(level) => format!("{}:{level}", self.algorithm),
-            None => self.algorithm.clone(),
-        }
-    }
-
-    pub(super) fn parameters(&self) -> Parameters {
-        let parameters = Parameters::default();
-        match self.level {
-            Some(level) => parameters.level(level),
-            None => parameters,
-        }
-    }
-}
 
 /// The algorithms that are wanted, each followed by its other levels if those are.
 pub(super) fn settings(options: &Options) -> Vec<Setting> {

@@ -8,8 +8,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use super::bare;
-use super::contender::{Contender, Engine};
-use super::contenders::Setting;
+use super::contender::{Contender, Engine, Setting};
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::figures::{Cell, Metric};

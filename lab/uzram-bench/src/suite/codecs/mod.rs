@@ -21,7 +21,7 @@ use crate::report::{Block, Findings, Tradeoff};
 use crate::sample::Series;
 use crate::stop::Stop;
 use crate::suite::{Options, Suite, Work};
-use contenders::Setting;
+use contender::Setting;
 use passes::{Figures, METRICS};
 
 /// Pages of a corpus that are measured, at most, evenly from all of it.
