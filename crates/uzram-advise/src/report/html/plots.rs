@@ -18,6 +18,9 @@ use crate::report::{Block, Measured, Tradeoff, front};
 const STYLES: usize = 8;
 /// Characters by which the labels of a vertical axis are wide, at most.
 const LABEL_WIDTH_MAX: f64 = 8.0;
+/// Room beside the outermost points of a line, in percent of the chart's width: half of `99.99 %` where two charts
+/// stand beside each other on paper.
+const MARGIN: f64 = 9.0;
 /// Points of a front that are listed; more could not be told apart.
 const NUMBERS_MAX: usize = 24;
 /// Numbered points are at least so far apart, in percent of the chart's width or of its height.
@@ -94,7 +97,8 @@ fn horizontal_places(series: &Series<'_>) -> Vec<(f64, f64, String)> {
             true => n as f64 / last,
             false => (x - low) / (high - low).max(f64::MIN_POSITIVE),
         };
-        (x, ((4.0 + 92.0 * part) * 100.0).round() / 100.0, text)
+        let at = MARGIN + (100.0 - 2.0 * MARGIN) * part;
+        (x, (at * 100.0).round() / 100.0, text)
     };
     values.into_iter().enumerate().map(place).collect()
 }

@@ -140,6 +140,15 @@ fn scaling() -> Block {
                 .push(figure("heap-python/write", policy, (metric, "ns"), &values));
         }
     }
+    // The text that reaches farthest to the right, in each column of what is printed.
+    for case in ["a", "b", "c", "d"] {
+        for (metric, value) in [("held_p50", 12.0), ("held_p999", 14_100_000.0)] {
+            let values = around(&mut rng, value);
+            block
+                .results
+                .push(figure(case, "x", (metric, "ns"), &values));
+        }
+    }
     block
 }
 
