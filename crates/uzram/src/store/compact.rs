@@ -216,3 +216,42 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         gain.pays
     }
 }
+
+#[cfg(all(test, not(uzram_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::Store;
+    use crate::store::slot::CHUNK_SLOTS;
+    use uzram_testkit::noise;
+
+    /// A sweep looks at the chunks of slots that were ever used, however far apart they are.
+    #[test]
+    fn a_sweep_looks_at_what_was_used_and_not_at_the_whole_disk() {
+        const PAGES: u64 = 4096;
+        const PAGES_APART: u64 = 1 << 16;
+        let store = Store::builder().size(1 << 40).build().unwrap();
+        let index = |nth: u64| PageIndex(nth * PAGES_APART);
+        for nth in 0..PAGES {
+            let mut page = noise(nth, 4096);
+            page[2000..].fill(0);
+            store.write(index(nth), &page).unwrap();
+        }
+        for nth in (0..PAGES).filter(|nth| nth % 8 != 0) {
+            store.trim(index(nth)).unwrap();
+        }
+        let (mut steps, mut sweeps) = (0, 0);
+        let mut compactor = store.inner.compactor.lock();
+        while store.inner.compact_as_asked(&mut compactor).unwrap() {
+            steps += 1;
+            sweeps += u64::from(compactor.next == 0);
+        }
+        assert!(store.stats().pages_compacted > 0);
+        let looks_max = sweeps * PAGES * CHUNK_SLOTS;
+        let moves_max = sweeps * PAGES;
+        let steps_max = looks_max / LOOKS_A_STEP + moves_max / MOVES_A_STEP as u64 + 2 * sweeps + 2;
+        assert!(
+            steps <= steps_max,
+            "{steps} steps of {sweeps} sweeps, at most {steps_max}"
+        );
+    }
+}
