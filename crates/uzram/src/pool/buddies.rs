@@ -268,6 +268,8 @@ impl<L: Layout> Pool for Buddies<L> {
         self.set_layout(&mut shard, place.block, before, layout);
         let is_empty = layout.to_word() == 0;
         if is_empty {
+            // Unlike ztree's, these blocks would not mind if it came later: without objects they are in no list, and
+            // nobody takes them before they are given back.
             self.table.disown(place.block);
         }
         drop(shard);
