@@ -38,8 +38,8 @@ const PAGES_MAX: usize = 1 << 31;
 /// # Failure
 ///
 /// A page is never shown as zeroes, or with old content, because something failed. Where it cannot be brought back (its
-/// compressed form is damaged, or the system has no memory for it), the touch is a SIGBUS at its address, which ends the
-/// program unless it handles that. The same holds for all pages that were evicted if the pager itself fails. If memory
+/// compressed form is damaged, or the system has had no memory for it for ten seconds), the touch is a SIGBUS at its
+/// address, which ends the program unless it handles that. The same holds for all pages that were evicted if the pager itself fails. If memory
 /// runs out while pages are evicted, they stay as they are, beyond the budget.
 ///
 /// # Threads, system calls and children

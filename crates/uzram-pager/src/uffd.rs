@@ -56,8 +56,10 @@ pub(crate) enum Message {
     },
     /// The program is about to discard these addresses.
     Removed { start: u64, end: u64 },
-    /// The program has unmapped these addresses, or moved them away.
+    /// The program has unmapped these addresses.
     Unmapped { start: u64, end: u64 },
+    /// The program has moved these addresses: the first is `to` now. Their empty pages are served there, too.
+    Moved { start: u64, end: u64, to: u64 },
 }
 
 /// The fate of those that wait for pages which arrive.
@@ -82,6 +84,9 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) struct Uffd {
     descriptor: OwnedFd,
+    /// So many pages more are refused for want of memory.
+    #[cfg(test)]
+    pub refusals: std::cell::Cell<usize>,
 }
 
 impl Uffd {
@@ -99,7 +104,11 @@ impl Uffd {
         };
         let descriptor = rustix::io::fcntl_dupfd_cloexec(descriptor, DESCRIPTOR_MIN)
             .map_err(|errno| Error::new(ErrorKind::Io, "userfaultfd").with_source(errno))?;
-        let uffd = Uffd { descriptor };
+        let uffd = Uffd {
+            descriptor,
+            #[cfg(test)]
+            refusals: std::cell::Cell::new(0),
+        };
         let mut api = ApiRequest {
             api: API,
             features: FEATURES,
@@ -177,7 +186,7 @@ impl Uffd {
             mode: then as u64,
             moved: 0,
         };
-        let result = self.call::<0x05, _>(&mut request);
+        let result = self.bring_or_copy::<0x05, _>(&mut request);
         done(result, request.moved, pages)
     }
 
@@ -190,7 +199,7 @@ impl Uffd {
             mode: then as u64,
             copied: 0,
         };
-        let result = self.call::<0x03, _>(&mut request);
+        let result = self.bring_or_copy::<0x03, _>(&mut request);
         done(result, request.copied, bytes.len() / PAGE_BYTES)
     }
 
@@ -220,6 +229,16 @@ impl Uffd {
         let at = (&raw mut range).cast();
         // SAFETY: the number is that of a request that reads this structure; waking changes no memory.
         unsafe { self.request(opcode::read::<Range>(GROUP, 0x02), at) }
+    }
+
+    /// A request that takes memory.
+    fn bring_or_copy<const NUMBER: u8, T>(&self, argument: &mut T) -> Result<(), Errno> {
+        #[cfg(test)]
+        if let Some(left) = self.refusals.get().checked_sub(1) {
+            self.refusals.set(left);
+            return Err(Errno::NOMEM);
+        }
+        self.call::<NUMBER, T>(argument)
     }
 
     /// A request that reads and changes `argument`.
@@ -263,8 +282,11 @@ impl Message {
             }
             EVENT_REMAP => {
                 let (start, length) = range(word(8), word(24));
-                let end = start.saturating_add(length);
-                Some(Message::Unmapped { start, end })
+                Some(Message::Moved {
+                    start,
+                    end: start.saturating_add(length),
+                    to: word(16),
+                })
             }
             _ => None,
         }
@@ -468,7 +490,9 @@ mod tests {
         let removed = Message::Removed { start, end };
         assert_eq!(message(EVENT_REMOVE, [0x1000, 0x3000, 0]), Some(removed));
         let gone = Message::Unmapped { start, end };
-        assert_eq!(message(EVENT_REMAP, [0x1000, 0x9000, 0x2000]), Some(gone));
+        let to = 0x9000;
+        let moved = Message::Moved { start, end, to };
+        assert_eq!(message(EVENT_REMAP, [0x1000, to, 0x2000]), Some(moved));
         assert_eq!(message(EVENT_UNMAP, [0x1000, 0x3000, 0]), Some(gone));
         assert_eq!(message(0x13, [0; 3]), None);
     }

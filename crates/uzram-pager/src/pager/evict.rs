@@ -232,4 +232,34 @@ mod tests {
         // A pager takes its thread's descriptors away.
         std::thread::spawn(body).join().unwrap();
     }
+
+    /// The system has no memory for a moment. The bytes stay where they are, and the touch is answered later.
+    #[test]
+    fn a_page_that_finds_no_memory_comes_later() {
+        let body = || {
+            for is_stored in [false, true] {
+                let Some(mut pager) = pager() else {
+                    return;
+                };
+                let address = pager.program.address(3);
+                let fault = Fault {
+                    address,
+                    is_write: true,
+                    thread: 1,
+                };
+                assert!(pager.serve(fault).unwrap());
+                assert_eq!(pager.evict(), 1);
+                assert!(!is_stored || pager.compress_oldest());
+                // More than one answer to one fault tries.
+                pager.uffd.refusals.set(2);
+                let mut later = vec![fault];
+                while !later.is_empty() {
+                    pager.try_again(&mut later).unwrap();
+                }
+                assert_eq!(pager.pages.place(3), Place::Present);
+                assert_eq!(pager.uffd.refusals.get(), 0);
+            }
+        };
+        std::thread::spawn(body).join().unwrap();
+    }
 }

@@ -9,7 +9,9 @@
 
 mod around;
 mod evict;
+mod fail;
 mod follow;
+mod moved;
 mod pages;
 mod ring;
 mod serve;
@@ -17,6 +19,7 @@ mod serve;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use uzram::{Error, ErrorKind, Result, Store};
@@ -25,9 +28,10 @@ use crate::alone::isolate;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::plant::{Plant, is_planted};
 use crate::statistics::{Counters, set};
-use crate::uffd::{MESSAGES_MAX, Message, Then, Uffd};
+use crate::uffd::{MESSAGES_MAX, Message, Uffd};
 use around::{AROUND_MAX, Around};
 use follow::Follow;
+use moved::Moved;
 use pages::{Pages, Place};
 use ring::Ring;
 
@@ -39,6 +43,10 @@ const SLOTS_MAX: usize = 512;
 const SLOTS_MIN: usize = 32;
 /// The ring's share of the budget, as a divisor.
 const SLOTS_PART: usize = 8;
+
+/// How long a thread waits for a page that the system has no memory for, and from one attempt to the next.
+const STARVED_MAX: Duration = Duration::from_secs(10);
+const STARVED_PAUSE: Duration = Duration::from_millis(1);
 
 /// State that the pager shares with the program's threads.
 #[derive(Debug)]
@@ -60,6 +68,10 @@ pub(crate) struct Pager {
     around: Around,
     follow: Follow,
     budget: Budget,
+    /// Where the program has moved parts of its range.
+    moved: Moved,
+    /// Since when the system has no memory for a page that is waited for.
+    starved: Option<Instant>,
     /// The system moves nothing at the moment, because the program changes its mappings.
     is_blocked: bool,
     /// Pages that the store took or dropped since it was maintained.
@@ -127,6 +139,8 @@ impl Pager {
             around: Around::default(),
             follow: Follow::new(),
             budget: Budget::new(shared.budget.load(Ordering::Relaxed), slots),
+            moved: Moved::default(),
+            starved: None,
             is_blocked: false,
             changes: 0,
             scratch: vec![0; AROUND_MAX * PAGE_BYTES].into(),
@@ -201,17 +215,24 @@ impl Pager {
                     }
                 });
             }
-            Message::Unmapped { .. } if is_planted(Plant::UnmappedStays) => {}
-            Message::Unmapped { start, end } => self.drop_pages(start, end, |pages, page| {
-                pages.put(page, Place::Gone);
-            }),
+            Message::Unmapped { .. } | Message::Moved { .. }
+                if is_planted(Plant::UnmappedStays) => {}
+            Message::Unmapped { start, end } | Message::Moved { start, end, .. } => {
+                self.moved.note(message);
+                self.drop_pages(start, end, |pages, page| {
+                    pages.put(page, Place::Gone);
+                });
+            }
         }
         Ok(())
     }
 
     /// The system answers no fault while the program changes its mappings. The thread that does so must run on first.
     fn try_again(&mut self, later: &mut Vec<Fault>) -> Result<(), Errno> {
-        std::thread::yield_now();
+        match self.starved {
+            Some(_) => std::thread::sleep(STARVED_PAUSE),
+            None => std::thread::yield_now(),
+        }
         let mut failed = None;
         later.retain(|fault| match self.serve(*fault) {
             Ok(is_served) => !is_served,
@@ -264,65 +285,5 @@ impl Pager {
         set(&counters.present, self.pages.present() as u64);
         set(&counters.staged, self.ring.staged() as u64);
         set(&counters.free, self.ring.free() as u64);
-    }
-
-    /// Makes what is lost a SIGBUS. If the system refuses even that, the process must end: a touch would read zeroes.
-    fn give_up(&mut self) {
-        self.shared
-            .counters
-            .has_failed
-            .store(true, Ordering::Release);
-        let mut messages = Vec::with_capacity(MESSAGES_MAX);
-        for page in 0..self.pages.count() {
-            while !self.save_or_poison(page) {
-                // A change of mappings under way: its message must be read, and its thread run on.
-                if self.uffd.read(&mut messages).is_err() {
-                    std::process::abort();
-                }
-                for message in messages.drain(..) {
-                    self.note_dropped(message);
-                }
-                std::thread::yield_now();
-            }
-        }
-        self.tell();
-    }
-
-    /// Moves a page that waits in the ring back, and marks one that is elsewhere. False: try again.
-    fn save_or_poison(&mut self, page: usize) -> bool {
-        let address = self.program.address(page);
-        let done = match self.pages.place(page) {
-            Place::Fresh | Place::Gone => return true,
-            Place::Staged(slot) => {
-                let from = self.ring.address(slot);
-                let done = self.uffd.bring(from, address, 1, Then::Wake);
-                match done.stopped {
-                    None | Some(Errno::AGAIN) => done,
-                    Some(_) => self.uffd.poison(address, 1),
-                }
-            }
-            Place::Present if self.pages.was_discarded(page) => return true,
-            // A page that is present stays: it cannot be poisoned.
-            Place::Present | Place::Stored | Place::Poisoned => self.uffd.poison(address, 1),
-        };
-        match done.stopped {
-            None | Some(Errno::EXIST) => true,
-            Some(Errno::AGAIN) => false,
-            // No longer ours: unmapped, and the message not read yet.
-            Some(Errno::NOENT) => true,
-            Some(_) => std::process::abort(),
-        }
-    }
-
-    fn note_dropped(&mut self, message: Message) {
-        match message {
-            Message::Removed { start, end } => self
-                .pages_of(start, end)
-                .for_each(|page| self.pages.discard(page)),
-            Message::Unmapped { start, end } => self
-                .pages_of(start, end)
-                .for_each(|page| self.pages.put(page, Place::Gone)),
-            Message::Fault { .. } => {}
-        }
     }
 }

@@ -39,6 +39,7 @@ impl Pager {
             None => self.mark(fault.address),
         }?;
         if is_served {
+            self.starved = None;
             add(
                 &self.shared.counters.faults_ns,
                 began.elapsed().as_nanos() as usize,
@@ -265,7 +266,9 @@ impl Pager {
             _ if done.pages > 0 => Ok(true),
             None => Ok(true),
             Some(Errno::AGAIN) => Ok(false),
-            // The stored object is damaged, or there is no memory for the page.
+            // Its bytes are where they were, so memory is waited for.
+            Some(Errno::NOMEM) if !self.is_starved() => Ok(false),
+            // The stored object is damaged, or there was no memory for the page all that time.
             Some(Errno::IO | Errno::NOMEM) => {
                 let is_marked = self.mark(self.program.address(page))?;
                 if is_marked {

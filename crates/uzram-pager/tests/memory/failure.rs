@@ -119,6 +119,67 @@ fn a_page_that_only_a_failed_pager_had_is_a_sigbus() {
     );
 }
 
+/// Moves 20 pages of memory whose pager fails, and reads one that had left: before and after the failure.
+fn moved(moves: impl Fn(*mut u8) -> *mut u8) {
+    let Some(mut memory) = with_half(600) else {
+        return;
+    };
+    for (page, bytes) in memory.chunks_exact_mut(PAGE).enumerate().take(200) {
+        put(bytes, 1 + page as u64);
+    }
+    assert!(
+        present(&memory[..20 * PAGE]).iter().all(|is| !is),
+        "they left"
+    );
+    let at = moves(memory.as_mut_ptr());
+    for (page, bytes) in memory
+        .chunks_exact_mut(PAGE)
+        .enumerate()
+        .take(500)
+        .skip(200)
+    {
+        put(bytes, if page == 300 { PANIC } else { 1 + page as u64 });
+    }
+    until(&memory, "the pager fails", |memory| {
+        memory.statistics().has_failed
+    });
+    // SAFETY: the page is mapped there.
+    println!("it reads as {}", unsafe {
+        at.wrapping_add(7 * PAGE).read()
+    });
+}
+
+fn remap(at: *mut u8, to: *mut u8) -> *mut u8 {
+    let length = 20 * PAGE;
+    // The old range stays mapped, so that nothing else comes there.
+    let how = match to.is_null() {
+        true => libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP,
+        false => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+    };
+    // SAFETY: nothing else is at the new address; nobody reads the old one meanwhile.
+    let moved = unsafe { libc::mremap(at.cast(), length, length, how, to) };
+    assert_ne!(moved, libc::MAP_FAILED);
+    moved.cast()
+}
+
+#[test]
+fn a_moved_part_is_a_sigbus_after_the_pager_failed() {
+    killed_by(
+        libc::SIGBUS,
+        "failure::a_moved_part_is_a_sigbus_after_the_pager_failed",
+        || moved(|at| remap(at, std::ptr::null_mut())),
+    );
+}
+
+#[test]
+fn a_part_moved_away_and_back_is_a_sigbus_after_the_pager_failed() {
+    killed_by(
+        libc::SIGBUS,
+        "failure::a_part_moved_away_and_back_is_a_sigbus_after_the_pager_failed",
+        || moved(|at| remap(remap(at, std::ptr::null_mut()), at)),
+    );
+}
+
 #[test]
 fn a_thread_that_waits_while_the_pager_fails_does_not_read_zeroes() {
     killed_by(
