@@ -36,6 +36,14 @@ pub(crate) const SWAP_LABEL: &str = "uzram-bench";
 const SWAP_LABEL_OFFSET: u64 = 1024 + 3 * 4 + 16;
 const SWAP_LABEL_BYTES: usize = 16;
 
+/// The codec of the kernel's zram beside our `algorithm`: the same, or lz4 for those that no kernel has.
+pub(crate) fn algorithm_beside(algorithm: &str) -> &str {
+    match algorithm {
+        "words" | "auto" => "lz4",
+        same => same,
+    }
+}
+
 /// Where the kernel shows its devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
@@ -403,6 +411,20 @@ mod tests {
 
     fn attribute(kernel: &Kernel, name: &str) -> String {
         fs::read_to_string(kernel.sys_block.join("zram3").join(name)).unwrap()
+    }
+
+    #[test]
+    fn beside_our_own_codecs_the_kernel_compresses_with_lz4_and_else_with_the_same() {
+        // What Linux 6.18 may have been built with.
+        let known = ["lzo", "lzo-rle", "lz4", "lz4hc", "zstd", "deflate", "842"];
+        for algorithm in uzram::algorithms() {
+            let theirs = algorithm_beside(algorithm);
+            assert!(known.contains(&theirs), "{algorithm}: {theirs}");
+            assert!(
+                theirs == algorithm || theirs == "lz4",
+                "{algorithm}: {theirs}"
+            );
+        }
     }
 
     #[test]

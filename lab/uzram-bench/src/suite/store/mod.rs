@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::figures::{Cell, Metric};
 use crate::machine;
 use crate::mapping::Backing;
-use crate::peers::kernel_zram::{Kernel, KernelZram};
+use crate::peers::kernel_zram::{Kernel, KernelZram, algorithm_beside};
 use crate::peers::memcpy::Memcpy;
 use crate::peers::raw_codec::RawCodec;
 use crate::peers::{Missing, Peer};
@@ -140,6 +140,11 @@ impl Bench<'_> {
                 self.compression(&rounds.sides, workload, block)?;
             }
         }
+        let theirs = algorithm_beside(self.algorithm);
+        if theirs != self.algorithm && self.options.against(Peer::KernelZram) {
+            let note = format!("the kernel's zram compresses with {theirs} here");
+            block.notes.push(note);
+        }
         block.notes.extend(rounds.lost.note());
         Ok(())
     }
@@ -179,7 +184,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The compression ratios, and uzram's over the codec's: one, or they did different work.
+    /// The compression ratios, and uzram's over the others': over the codec's one, or they did different work.
     fn compression(
         &self,
         sides: &[PageSide],
@@ -196,7 +201,7 @@ impl Bench<'_> {
         }
         let case = format!("{}/compression", self.prefix());
         let cell = Cell::new(case, ("compression_ratio", "x"), workload.bytes() as u64);
-        let pair = |top: &str, bottom: &str| (top, bottom) == (SUBJECT, Peer::RawCodec.name());
+        let pair = |top: &str, bottom: &str| top == SUBJECT && bottom != SUBJECT;
         cell.add_all(&names, &found, pair, block);
         Ok(())
     }
@@ -215,7 +220,8 @@ impl Bench<'_> {
                 }
                 Peer::KernelZram => {
                     let bytes = 2 * workload.bytes() as u64;
-                    match Kernel::default().acquire(self.algorithm, bytes) {
+                    let theirs = algorithm_beside(self.algorithm);
+                    match Kernel::default().acquire(theirs, bytes) {
                         Ok(device) => sides.extend(KernelZram::sides(device, workload)),
                         Err(reason) => self.miss(*peer, reason),
                     }
