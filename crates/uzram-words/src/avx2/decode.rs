@@ -150,7 +150,7 @@ fn rest(bytes: &[u8; WINDOW_BYTES], mask: u64) -> Group {
 /// The neighbours that a group's selectors name, zero for none.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn others<const LEVEL: u8>(packed: u32, [last, before]: [Group; 2]) -> Group {
+pub(super) fn others<const LEVEL: u8>(packed: u32, [last, before]: [Group; 2]) -> Group {
     let bits = selector_bits(LEVEL) as i32;
     let places = _mm256_mullo_epi32(
         _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),

@@ -160,28 +160,59 @@ fn distances<const SHIFT: u32>(
     distances: &mut [u8; PAGE_WORDS],
 ) -> Plane {
     table.fill(0);
-    let words = page.as_chunks::<8>().0.iter().zip(0u64..);
-    let both = wide.iter_mut().zip(distances);
-    for ((bytes, index), (wide, distance)) in words.zip(both) {
-        let key = u64::from_le_bytes(*bytes) >> SHIFT;
-        let product = key.wrapping_mul(MULTIPLIER);
-        let new = product << TABLE_BITS | index;
-        let entry = &mut table[(product >> (64 - TABLE_BITS)) as usize];
-        *wide = new.wrapping_sub(*entry);
-        *distance = *wide as u8;
-        *entry = new;
-    }
     let mut plane = [0; BLOCKS];
+    let mut keyed = [0; BLOCKS];
     let others = _mm256_set1_epi64x((!0u64 >> TABLE_BITS << SHIFT) as i64);
-    let parts = page.as_chunks::<32>().0.iter().zip(wide.as_chunks::<4>().0);
-    for (part, (bytes, wide)) in parts.enumerate() {
-        let is_none = is_zero(_mm256_and_si256(load(bytes), others));
-        // SAFETY: four words are 32 bytes.
-        let distance = unsafe { _mm256_loadu_si256((wide as *const [u64; 4]).cast()) };
-        let is_near = is_zero(_mm256_srli_epi64::<8>(distance));
-        plane[part / 16] |= (is_near & !is_none) << (part % 16 * 4);
+    let keys = _mm256_set1_epi64x((!0u64 << SHIFT) as i64);
+    let blocks = page.as_chunks::<512>().0.iter().enumerate();
+    for (block, bytes) in blocks {
+        let parts = bytes.as_chunks::<32>().0;
+        let zeroes = |of| {
+            let parts = parts.iter().enumerate();
+            parts.fold(0, |zeroes, (part, bytes)| {
+                zeroes | is_zero(_mm256_and_si256(load(bytes), of)) << (4 * part)
+            })
+        };
+        keyed[block] = !zeroes(keys);
+        let mut left = keyed[block];
+        while left != 0 {
+            let index = block * 64 + left.trailing_zeros() as usize % 64;
+            left &= left - 1;
+            let key = word(page, index) >> SHIFT;
+            let product = key.wrapping_mul(MULTIPLIER);
+            let new = product << TABLE_BITS | index as u64;
+            let place = (product >> (64 - TABLE_BITS)) as usize;
+            if place == 0 {
+                forget_before_zero(&mut table[0], &keyed, index);
+            }
+            let distance = new.wrapping_sub(core::mem::replace(&mut table[place], new));
+            wide[index] = distance;
+            distances[index] = distance as u8;
+        }
+        let wide = wide[block * 64..][..64].as_chunks::<4>().0;
+        let near = wide.iter().enumerate().fold(0, |near, (part, wide)| {
+            let is_near = is_zero(_mm256_srli_epi64::<8>(load_words(wide, 0)));
+            near | is_near << (4 * part)
+        });
+        plane[block] = near & !zeroes(others);
     }
     plane
+}
+
+/// Clears entry 0 if a key of zero, which [`distances`] leaves out, would have taken it since a word did.
+#[cold]
+#[inline(never)]
+fn forget_before_zero(entry: &mut u64, keyed: &Plane, index: usize) {
+    let last = *entry as usize % PAGE_WORDS;
+    let is_keyed = |index: usize| keyed[index / 64] >> (index % 64) & 1 == 1;
+    if *entry != 0 && !(last..index).all(is_keyed) {
+        *entry = 0;
+    }
+}
+
+#[inline(always)]
+fn word(page: &[u8; PAGE_BYTES], index: usize) -> u64 {
+    u64::from_le_bytes(page.as_chunks().0[index])
 }
 
 /// As [`encode::page`] writes coded words.
@@ -237,24 +268,15 @@ fn select<const LEVEL: u8>(words: &[u64; 3 * LANES]) -> (u32, [__m256i; 2]) {
     let own = group(2 * LANES);
     let all = [turns(group(LANES)), turns(group(0))];
     let all = all.as_flattened();
-    let mut best = own.map(|half| count::<LEVEL>(half, 0));
-    for selector in 1..1 << bits {
+    let last = (1 << bits) - 1;
+    let mut best = own.map(|half| likeness(half, _mm256_setzero_si256(), last));
+    for selector in 1..=last {
         for half in 0..2 {
-            let rest = _mm256_xor_si256(own[half], all[selector - 1][half]);
-            best[half] = _mm256_min_epu16(best[half], count::<LEVEL>(rest, selector));
+            let key = likeness(own[half], all[selector - 1][half], last - selector);
+            best[half] = _mm256_max_epi16(best[half], key);
         }
     }
-    let kept = _mm256_set1_epi64x((1 << bits) - 1);
-    let selectors = best.map(|best| _mm256_and_si256(best, kept));
-    let mut rest = own;
-    for selector in 1..1 << bits {
-        let this = _mm256_set1_epi64x(selector as i64);
-        for half in 0..2 {
-            let is_this = _mm256_cmpeq_epi64(selectors[half], this);
-            let other = _mm256_and_si256(is_this, all[selector - 1][half]);
-            rest[half] = _mm256_xor_si256(rest[half], other);
-        }
-    }
+    let selectors = best.map(|key| selector(key, last));
     let bits = bits as i64;
     let places = _mm256_set_epi64x(3 * bits, 2 * bits, bits, 0);
     let low = _mm256_sllv_epi64(selectors[0], places);
@@ -262,10 +284,34 @@ fn select<const LEVEL: u8>(words: &[u64; 3 * LANES]) -> (u32, [__m256i; 2]) {
         selectors[1],
         _mm256_add_epi64(places, _mm256_set1_epi64x(4 * bits)),
     );
-    let packed = _mm256_or_si256(low, high);
-    let mut lanes = [0; 4];
-    store(&mut lanes, 0, packed);
-    (lanes.iter().fold(0, |all, lane| all | *lane as u32), rest)
+    let lanes = _mm256_or_si256(low, high);
+    let pair = _mm_or_si128(
+        _mm256_castsi256_si128(lanes),
+        _mm256_extracti128_si256::<1>(lanes),
+    );
+    let packed = (_mm_cvtsi128_si64(pair) | _mm_extract_epi64::<1>(pair)) as u32;
+    let others = decode::others::<LEVEL>(packed, [group(LANES), group(0)]);
+    let rest = [0, 1].map(|half| _mm256_xor_si256(own[half], others[half]));
+    (packed, rest)
+}
+
+/// For each of four words 255 times the bytes that it has in common with another, and `rank`, which is less than 16.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn likeness(words: __m256i, others: __m256i, rank: usize) -> __m256i {
+    let same = _mm256_cmpeq_epi8(words, others);
+    let sum = _mm256_sad_epu8(same, _mm256_setzero_si256());
+    _mm256_add_epi16(sum, _mm256_set1_epi64x(rank as i64))
+}
+
+/// The selector of each [`likeness`], whose rank is `last` less the selector.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn selector(keys: __m256i, last: usize) -> __m256i {
+    // 255 n + rank, with n up to 8, is 256 n + (rank - n).
+    let n = _mm256_srli_epi64::<8>(_mm256_add_epi64(keys, _mm256_set1_epi64x(8)));
+    let rank = _mm256_and_si256(_mm256_add_epi64(keys, n), _mm256_set1_epi64x(0xff));
+    _mm256_sub_epi64(_mm256_set1_epi64x(last as i64), rank)
 }
 
 /// A group's words, turned by each number of lanes.
@@ -295,19 +341,6 @@ fn turns([low, high]: [__m256i; 2]) -> [[__m256i; 2]; LANES] {
         back(two),
         back(three),
     ]
-}
-
-/// How many bytes of each word are not zero, above the bits of the selector.
-#[inline]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn count<const LEVEL: u8>(words: __m256i, selector: usize) -> __m256i {
-    let ones = _mm256_min_epu8(words, _mm256_set1_epi8(1));
-    let counts = _mm256_sad_epu8(ones, _mm256_setzero_si256());
-    let above = match LEVEL {
-        DENSE => _mm256_slli_epi64::<4>(counts),
-        _ => _mm256_slli_epi64::<3>(counts),
-    };
-    _mm256_or_si256(above, _mm256_set1_epi64x(selector as i64))
 }
 
 /// A bit for each of four words that is zero.
