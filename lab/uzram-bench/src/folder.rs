@@ -216,6 +216,10 @@ pub(crate) fn undo_dead_runs() {
         // Fails where the run came no further than to the label.
         let _ = run(Command::new("swapoff").arg(device.path()));
     }
+    // Their swap is reset by now.
+    for told in Kernel::default().remove_dead() {
+        eprintln!("uzram-bench: {told}");
+    }
 }
 
 /// The loop devices over files in `folder`.

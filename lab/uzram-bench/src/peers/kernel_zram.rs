@@ -9,7 +9,7 @@
 //! `disksize` of two that race); it opens exclusively. From then on the kernel itself refuses
 //! swapon, mount and reset to everybody else. Dropping the device closes and resets it, after an
 //! error and after Ctrl-C as well; only a SIGKILL leaves it set up. One that was swapped to has a label, by which
-//! the next run finds and resets it; others stay.
+//! the next run finds and resets it; others stay. One that a killed run made is removed by the next run, once it is empty.
 //!
 //! Memory the kernel keeps is not this process's, yet it is this machine's: the device is as large
 //! as the working sets that it holds, and no larger.
@@ -51,6 +51,8 @@ pub(crate) struct Kernel {
     /// Holds `hot_add` and `hot_remove`.
     control: PathBuf,
     dev: PathBuf,
+    /// Where runs say which devices they made. As the devices, it is empty after a start of the system.
+    run: PathBuf,
 }
 
 impl Default for Kernel {
@@ -59,6 +61,7 @@ impl Default for Kernel {
             sys_block: "/sys/block".into(),
             control: "/sys/class/zram-control".into(),
             dev: "/dev".into(),
+            run: "/run".into(),
         }
     }
 }
@@ -80,7 +83,12 @@ pub(crate) struct Device {
 struct Made {
     control: PathBuf,
     number: u32,
+    /// Its name says which device, and its lock that the maker lives. Without it a SIGKILL leaves the device for good.
+    record: Option<(PathBuf, File)>,
 }
+
+/// The beginning of the names of such records. The device's number follows.
+const RECORD: &str = "uzram-bench.zram";
 
 impl Kernel {
     /// Takes a free device of `size_bytes` with `algorithm`.
@@ -149,8 +157,61 @@ impl Kernel {
         };
         let number = text.trim().parse();
         let number = number.map_err(|_| format!("{}: reads {text:?}", path.display()))?;
-        let control = self.control.clone();
-        Ok(Some(Made { control, number }))
+        Ok(Some(Made {
+            control: self.control.clone(),
+            number,
+            record: self.record(number),
+        }))
+    }
+
+    /// Says that this run has made a device, where it may.
+    fn record(&self, number: u32) -> Option<(PathBuf, File)> {
+        let path = self.run.join(format!("{RECORD}{number}"));
+        let file = File::create(&path).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some((path, file))
+    }
+
+    /// Removes the devices that dead runs made, and returns what is to be told of each. One that is set up stays: after
+    /// such a run somebody else may have begun to use it.
+    pub(crate) fn remove_dead(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.run).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let numbers: Vec<u32> = names
+            .filter_map(|name| name.strip_prefix(RECORD)?.parse().ok())
+            .collect();
+        let dead = numbers.iter().filter_map(|number| self.remove_one(*number));
+        dead.collect()
+    }
+
+    fn remove_one(&self, number: u32) -> Option<String> {
+        let path = self.run.join(format!("{RECORD}{number}"));
+        let file = File::open(&path).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        let attributes = self.sys_block.join(format!("zram{number}"));
+        if !attributes.exists() {
+            let _ = fs::remove_file(path);
+            return None;
+        }
+        match refuse_if_used(&attributes) {
+            Ok(_lock) => {
+                let control = self.control.clone();
+                let record = Some((path, file));
+                drop(Made {
+                    control,
+                    number,
+                    record,
+                });
+                Some(format!(
+                    "removed /dev/zram{number}, which a run that was killed had made"
+                ))
+            }
+            Err(reason) => Some(format!(
+                "/dev/zram{number}, made by a run that was killed, stays: {reason}; if nobody needs it, write 1 to \
+                     its reset and {number} to {}",
+                self.control.join("hot_remove").display()
+            )),
+        }
     }
 
     /// Names of the devices, in their order.
@@ -302,6 +363,10 @@ impl Drop for Made {
         let number = self.number;
         if let Err(error) = write_attribute(&self.control, "hot_remove", &number.to_string()) {
             eprintln!("uzram-bench: /dev/zram{number} was not removed: {error}");
+            return;
+        }
+        if let Some((path, _locked)) = &self.record {
+            let _ = fs::remove_file(path);
         }
     }
 }
@@ -396,6 +461,7 @@ mod tests {
             sys_block,
             control,
             dev,
+            run: folder.path().to_owned(),
         };
         (folder, kernel)
     }
@@ -513,6 +579,7 @@ mod tests {
             sys_block: folder.path().into(),
             control: folder.path().join("none"),
             dev: folder.path().into(),
+            run: folder.path().into(),
         };
         assert!(
             kernel
@@ -533,6 +600,38 @@ mod tests {
         assert!(reason.contains("; zram7, made for this: "), "{reason}");
         let removed = fs::read_to_string(kernel.control.join("hot_remove"));
         assert_eq!(removed.unwrap(), "7");
+    }
+
+    #[test]
+    fn a_device_that_a_killed_run_made_is_removed_once_it_is_empty() {
+        let (folder, kernel) = kernel(&free());
+        fs::create_dir(&kernel.control).unwrap();
+        fs::write(kernel.control.join("hot_add"), "3\n").unwrap();
+        let removed = kernel.control.join("hot_remove");
+        let is_removed = || fs::read_to_string(&removed).unwrap() == "3";
+        fs::write(&removed, "").unwrap();
+        let mut made = kernel.make().unwrap().unwrap();
+        let record = folder.path().join("uzram-bench.zram3");
+        assert!(
+            kernel.remove_dead().is_empty() && !is_removed(),
+            "its maker lives"
+        );
+        // As after a SIGKILL: the lock goes, all else stays.
+        drop(made.record.take());
+        std::mem::forget(made);
+        let state = kernel.sys_block.join("zram3/initstate");
+        fs::write(&state, "1\n").unwrap();
+        let told = kernel.remove_dead();
+        assert!(
+            told[0].contains("zram3") && told[0].contains("stays: in use"),
+            "{told:?}"
+        );
+        assert!(!is_removed() && record.exists());
+        fs::write(&state, "0\n").unwrap();
+        let told = kernel.remove_dead();
+        assert!(told[0].starts_with("removed /dev/zram3"), "{told:?}");
+        assert!(is_removed() && !record.exists());
+        assert!(kernel.remove_dead().is_empty());
     }
 
     /// The kernel's own devices, as root where it has any: one more than there are is made and removed.
