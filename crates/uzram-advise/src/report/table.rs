@@ -20,6 +20,10 @@ const HEAD: [&str; COLUMNS] = [
     "aim",
 ];
 
+/// The columns of the two tables that a list becomes where it is wider than a terminal.
+const FIGURES: [usize; 4] = [0, 1, 2, 3];
+const RATIOS: [usize; 4] = [0, 5, 4, 6];
+
 type Cells = [String; COLUMNS];
 
 /// Prints the report.
@@ -75,17 +79,32 @@ fn render_block(block: &Block, out: &mut String) {
 
 fn render_list(block: &Block, out: &mut String) {
     let mut rows: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).to_vec()];
-    let mut previous = String::new();
     for measured in &block.results {
-        let mut label = label(block, measured);
-        match label == previous {
-            true => label.clear(),
-            false => previous.clone_from(&label),
-        }
-        let lines = lines(block, measured, label);
+        let lines = lines(block, measured, label(block, measured));
         rows.extend(lines.into_iter().map(|line| line.to_vec()));
     }
-    align_by(2, &rows, &RIGHT_ALIGNED, out);
+    let says = |column: &usize| rows[1..].iter().any(|row| !row[*column].is_empty());
+    let all: Vec<usize> = (0..COLUMNS).filter(says).collect();
+    if parts(2, &widths(&pick(&rows, &all))).len() == 1 {
+        return align_list(&rows, &all, out);
+    }
+    // Too wide together: the figures, then the ratios, which name the variant.
+    align_list(&rows, &FIGURES, out);
+    let ratios: Vec<usize> = RATIOS.into_iter().filter(says).collect();
+    if ratios.len() > 1 {
+        out.push('\n');
+        align_list(&rows, &ratios, out);
+    }
+}
+
+fn align_list(rows: &[Vec<String>], columns: &[usize], out: &mut String) {
+    let right: Vec<bool> = columns.iter().map(|&at| RIGHT_ALIGNED[at]).collect();
+    align_by(2, &pick(rows, columns), &right, out);
+}
+
+fn pick(rows: &[Vec<String>], columns: &[usize]) -> Vec<Vec<String>> {
+    let row = |row: &Vec<String>| columns.iter().map(|&at| row[at].clone()).collect();
+    rows.iter().map(row).collect()
 }
 
 /// The last part of a case's name, with the measure where the case has several.
@@ -146,36 +165,20 @@ pub fn wrap(text: &str, indent: usize, out: &mut String) {
 fn lines(block: &Block, measured: &Measured, case: String) -> Vec<Cells> {
     let spread = measured.spread;
     let decimals = decimals(spread.median);
-    let figure = [
-        case,
-        measured.variant.clone(),
-        format!("{:.decimals$} {}", spread.median, measured.unit),
-        format!("{:.decimals$} .. {:.decimals$}", spread.min, spread.max),
-    ];
+    let median = format!("{:.decimals$} {}", spread.median, measured.unit);
+    let range = format!("{:.decimals$} .. {:.decimals$}", spread.min, spread.max);
     let ours = block.ratios.iter().filter(|ratio| belongs(ratio, measured));
-    let mut lines: Vec<Cells> = Vec::new();
-    for (nth, ratio) in ours.enumerate() {
-        let [case, variant, median, range] = if nth == 0 {
-            figure.clone()
-        } else {
-            Default::default()
+    let ratios: Vec<[String; 3]> = ours.map(ratio_cells).collect();
+    let line = |nth: usize| {
+        let [median, range] = match nth {
+            0 => [median.clone(), range.clone()],
+            _ => Default::default(),
         };
-        let [value, of, aim] = ratio_cells(ratio);
-        lines.push([case, variant, median, range, value, of, aim]);
-    }
-    if lines.is_empty() {
-        let [case, variant, median, range] = figure;
-        lines.push([
-            case,
-            variant,
-            median,
-            range,
-            String::new(),
-            String::new(),
-            String::new(),
-        ]);
-    }
-    lines
+        let [value, of, aim] = ratios.get(nth).cloned().unwrap_or_default();
+        let (case, variant) = (case.clone(), measured.variant.clone());
+        [case, variant, median, range, value, of, aim]
+    };
+    (0..ratios.len().max(1)).map(line).collect()
 }
 
 fn ratio_cells(ratio: &Ratio) -> [String; 3] {
@@ -211,25 +214,29 @@ pub fn decimals(value: f64) -> usize {
 }
 
 /// Appends `rows` of equally many cells in aligned columns. A table that is wider than a terminal comes in
-/// parts, each with the first column.
+/// parts, each with the first column. A row that says nothing in a part is left out there.
 pub fn align(rows: &[Vec<String>], right_aligned: &[bool], out: &mut String) {
     align_by(1, rows, right_aligned, out);
 }
 
-/// The same with the first `keys` columns in each part.
+/// The same with the first `keys` columns in each part. They are blank where they repeat the row above.
 fn align_by(keys: usize, rows: &[Vec<String>], right_aligned: &[bool], out: &mut String) {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..right_aligned.len())
-        .map(|column| width(column).unwrap_or(0))
-        .collect();
+    let widths = widths(rows);
     for (nth, part) in parts(keys, &widths).into_iter().enumerate() {
         if nth > 0 {
             out.push('\n');
         }
-        for row in rows {
+        let says = |row: &&Vec<String>| {
+            let mut others = part[keys.min(part.len())..].iter();
+            part.len() <= keys || others.any(|&column| !row[column].is_empty())
+        };
+        let mut above: &[String] = &[];
+        for row in rows.iter().filter(says) {
             let mut line = String::from(" ");
             for &column in &part {
-                let (cell, width) = (&row[column], widths[column]);
+                let repeats = column < keys && above.get(..=column) == Some(&row[..=column]);
+                let cell = if repeats { "" } else { &row[column] };
+                let width = widths[column];
                 let _ = if right_aligned[column] {
                     write!(line, " {cell:>width$} ")
                 } else {
@@ -237,8 +244,18 @@ fn align_by(keys: usize, rows: &[Vec<String>], right_aligned: &[bool], out: &mut
                 };
             }
             let _ = writeln!(out, "{}", line.trim_end());
+            above = row;
         }
     }
+}
+
+/// The widest cell of each column, in characters.
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    (0..columns)
+        .map(|column| width(column).unwrap_or(0))
+        .collect()
 }
 
 /// The columns of each part of a table whose columns are so wide.
@@ -279,11 +296,8 @@ mod tests {
             ours.contains("overwrite") && ours.contains("110 ns"),
             "{text}"
         );
-        assert!(
-            theirs.ends_with("100 .. 100  1.100 (1.040 .. 1.200)"),
-            "{text}"
-        );
-        let beside = "raw-codec  uzram / raw-codec  <= 1.12 met";
+        assert!(theirs.ends_with("100 .. 100"), "{text}");
+        let beside = "overwrite  uzram / raw-codec  1.100 (1.040 .. 1.200)  <= 1.12 met";
         assert!(lines.iter().any(|line| line.ends_with(beside)), "{text}");
         assert!(lines.iter().all(|line| line.len() <= WIDTH), "{text}");
         assert_eq!(ours.find(" ns"), theirs.find(" ns"), "{text}");
@@ -334,6 +348,28 @@ mod tests {
     }
 
     #[test]
+    fn a_wide_list_has_no_empty_column_or_row_and_each_ratio_says_of_what() {
+        let mut report = crate::report::tests::sample();
+        let block = &mut report.blocks[0];
+        let mut second = block.ratios[0].clone();
+        second.numerator = "uzram-zstd".to_owned();
+        block.ratios.push(second);
+        block.ratios.iter_mut().for_each(|ratio| ratio.aim = None);
+        block.results.push(block.results[0].clone());
+        block.results[2].variant = "echo".to_owned();
+        let text = render(&report);
+        let tables = "\n  \
+            case       variant    median  min .. max\n  \
+            overwrite  uzram      110 ns  104 .. 120\n             \
+                       raw-codec  100 ns  100 .. 100\n             \
+                       echo       110 ns  104 .. 120\n\n  \
+            case       of                                       ratio\n  \
+            overwrite  uzram / raw-codec       1.100 (1.040 .. 1.200)\n             \
+                       uzram-zstd / raw-codec  1.100 (1.040 .. 1.200)\n\n";
+        assert!(text.contains(tables), "{text}");
+    }
+
+    #[test]
     fn a_case_of_several_measures_names_each() {
         let mut report = crate::report::tests::sample();
         let results = &mut report.blocks[0].results;
@@ -342,10 +378,9 @@ mod tests {
         results.extend(scans);
         let text = render(&report);
         let count = |label: &str| text.lines().filter(|line| line.contains(label)).count();
-        // Once in each part of a table that is wider than a terminal.
-        let parts = text.matches("case  ").count();
-        assert_eq!(count("  overwrite, time per page "), parts, "{text}");
-        assert_eq!(count("  overwrite, two scans "), parts, "{text}");
+        // Among the figures, the ratios and the aims; the scans have figures alone.
+        assert_eq!(count("  overwrite, time per page "), 3, "{text}");
+        assert_eq!(count("  overwrite, two scans "), 1, "{text}");
     }
 
     #[test]
