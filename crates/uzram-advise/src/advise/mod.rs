@@ -147,7 +147,12 @@ fn try_all(
     };
     again(&rule::close(trials, budget_ns), trials)?;
     for _ in 0..ROUNDS_DOUBTFUL {
-        again(&rule::doubtful(trials, budget_ns), trials)?;
+        let doubtful = rule::doubtful(trials, budget_ns);
+        // Nothing is measured any more that could change the answer.
+        if doubtful.is_empty() {
+            break;
+        }
+        again(&doubtful, trials)?;
     }
     for index in rule::contenders(trials, budget_ns) {
         let choice = trials[index].choice.clone();
