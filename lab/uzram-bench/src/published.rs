@@ -3,6 +3,8 @@
 //! Published figures come from other machines: orders and shapes compare, absolute values do not. Names
 //! of their cases or variants have a part that begins with [`PREFIX`].
 
+use std::sync::LazyLock;
+
 use crate::report::{Basis, Block, Column, Figure};
 
 /// A part of the name of every published case or variant begins with this.
@@ -19,38 +21,50 @@ impl Table {
     /// Per-CPU streams: S. Senozhatsky, "zram: user per-cpu compression streams", linux-kernel, March and
     /// May 2016: zram of 3 GB with lzo, ext4, 4 x86-64 CPUs, a fresh device for each run of
     /// `iozone -t T -R -r (8*T)K -s ((3G/T - 10%)/1M)M -I +Z`.
-    pub(crate) fn streams() -> Table {
-        Table::parse(include_str!("../data/streams-2016.csv"))
+    pub(crate) fn streams() -> &'static Table {
+        static TABLE: LazyLock<Table> =
+            LazyLock::new(|| Table::parse(include_str!("../data/streams-2016.csv")));
+        &TABLE
     }
 
     /// Slot locks: W. Yang, "zram: use entry-level locks" (later "replace global tb_lock with fine grain
     /// lock"), linux-kernel, 2014: a Core2 Q8400, 4 streams, lzo; zram of 1 GB with ext4 under
     /// `iozone -t 4 -R -r 16K -s 200M -I +Z`; means of 10 runs.
-    pub(crate) fn locks_iozone() -> Table {
-        Table::parse(include_str!("../data/locks-iozone-2014.csv"))
+    pub(crate) fn locks_iozone() -> &'static Table {
+        static TABLE: LazyLock<Table> =
+            LazyLock::new(|| Table::parse(include_str!("../data/locks-iozone-2014.csv")));
+        &TABLE
     }
 
     /// The same change on a raw device of 10 MB under fio with `bs=32k randrepeat=1 randseed=100
     /// refill_buffers scramble_buffers=1 direct=1 loops=3000 numjobs=4`.
-    pub(crate) fn locks_fio() -> Table {
-        Table::parse(include_str!("../data/locks-fio-2014.csv"))
+    pub(crate) fn locks_fio() -> &'static Table {
+        static TABLE: LazyLock<Table> =
+            LazyLock::new(|| Table::parse(include_str!("../data/locks-fio-2014.csv")));
+        &TABLE
     }
 
     /// The move to the crypto compress interface, May 2016: fio, 1 to 10 jobs, 4 CPUs, lzo; reads and
     /// writes added up.
-    pub(crate) fn interface() -> Table {
-        Table::parse(include_str!("../data/interface-2016.csv"))
+    pub(crate) fn interface() -> &'static Table {
+        static TABLE: LazyLock<Table> =
+            LazyLock::new(|| Table::parse(include_str!("../data/interface-2016.csv")));
+        &TABLE
     }
 
     /// The kernel's swap calls under pmbench, 2017: means by path.
-    pub(crate) fn swap() -> Table {
-        Table::parse(include_str!("../data/swap-2017.csv"))
+    pub(crate) fn swap() -> &'static Table {
+        static TABLE: LazyLock<Table> =
+            LazyLock::new(|| Table::parse(include_str!("../data/swap-2017.csv")));
+        &TABLE
     }
 
     /// Allocators under zpool: A. Badmaev and V. Wool, "mm: add ztree - new allocator for use via zpool
     /// API", linux-mm, March 2022: an arm64 virtual machine.
-    pub(crate) fn allocators() -> Table {
-        Table::parse(include_str!("../data/allocators-2022.csv"))
+    pub(crate) fn allocators() -> &'static Table {
+        static TABLE: LazyLock<Table> =
+            LazyLock::new(|| Table::parse(include_str!("../data/allocators-2022.csv")));
+        &TABLE
     }
 
     fn parse(text: &'static str) -> Table {

@@ -43,7 +43,7 @@ pub(crate) struct Grid {
 /// The published figures.
 #[derive(Clone, Copy)]
 pub(crate) struct Published {
-    pub(crate) table: fn() -> Table,
+    pub(crate) table: fn() -> &'static Table,
     /// Fields of the table, and the variants that they are of.
     pub(crate) columns: &'static [(&'static str, &'static str)],
     /// How many of the table's units are a mebibyte a second.

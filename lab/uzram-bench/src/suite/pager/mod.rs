@@ -129,7 +129,7 @@ impl Bench<'_> {
             )],
             ..Block::default()
         };
-        let plan = self.plan(program::Work::Faults, pages, pages + pages / 2, 1);
+        let plan = plan(program::Work::Faults, pages, pages + pages / 2, 1);
         self.measure(
             "faults",
             Kind::swaps,
@@ -162,7 +162,7 @@ impl Bench<'_> {
                     ),
                     ..Block::default()
                 };
-                let plan = self.plan(program::Work::Patterns { touches }, pages, budget, threads);
+                let plan = plan(program::Work::Patterns { touches }, pages, budget, threads);
                 self.measure(
                     "patterns",
                     is_on_budget,
@@ -192,21 +192,9 @@ impl Bench<'_> {
             ..Block::default()
         };
         let touches = TOUCHES_OF_FITTING[self.quick];
-        let plan = self.plan(program::Work::Fits { touches }, pages, 2 * pages, 1);
+        let plan = plan(program::Work::Fits { touches }, pages, 2 * pages, 1);
         let is_memory = |kind: &Kind| matches!(kind, Kind::Ours { .. }) || !kind.swaps();
         self.measure("fits", is_memory, &plan, source, figures, block, findings)
-    }
-
-    fn plan(&self, work: program::Work, pages: usize, budget_pages: usize, threads: usize) -> Plan {
-        Plan {
-            memory: program::Memory::Small,
-            algorithm: String::new(),
-            work,
-            pages,
-            budget_pages,
-            threads,
-            group: None,
-        }
     }
 
     /// A turn of each side that is `wanted` in each run, as figures of `block`.
@@ -249,5 +237,18 @@ impl Bench<'_> {
         }
         findings.blocks.push(block);
         Ok(())
+    }
+}
+
+/// A plan for any side: memory, algorithm and cgroup are the side's.
+fn plan(work: program::Work, pages: usize, budget_pages: usize, threads: usize) -> Plan {
+    Plan {
+        memory: program::Memory::Small,
+        algorithm: String::new(),
+        work,
+        pages,
+        budget_pages,
+        threads,
+        group: None,
     }
 }
