@@ -524,7 +524,7 @@ Examples:
   uzram bench store --corpus heap.pages
 
 All arguments go to uzram-bench, which lies beside uzram or in PATH. It is not part of uzram: the \
-project's source makes it (cargo build --release -p uzram-bench)."
+project's source makes it (cargo install --locked --path lab/uzram-bench)."
 )]
 pub struct BenchArgs {
     /// Arguments of uzram-bench

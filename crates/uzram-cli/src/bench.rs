@@ -18,7 +18,7 @@ pub fn run(args: &BenchArgs) -> Result {
     let remedy = match error.kind() {
         ErrorKind::NotFound => {
             "; neither beside uzram nor in PATH; in the project's source: \
-             cargo build --release -p uzram-bench"
+             cargo install --locked --path lab/uzram-bench"
         }
         _ => "",
     };

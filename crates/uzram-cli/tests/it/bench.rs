@@ -57,7 +57,7 @@ fn where_it_is_missing_a_line_says_how_to_get_it() {
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{errors}");
         assert!(errors.starts_with("uzram: uzram-bench: "), "{errors}");
-        assert!(errors.contains("cargo build --release -p uzram-bench"));
+        assert!(errors.contains("cargo install --locked --path lab/uzram-bench"));
         assert_eq!(errors.matches('\n').count(), 1, "{errors}");
     }
 }
