@@ -1,6 +1,7 @@
 //! Shared by command lines: quoting, files that must be writable, a pipe that was closed, and the
 //! programs that belong together.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -19,15 +20,21 @@ pub fn beside(name: &str) -> PathBuf {
 /// Opens the file of option `option` for writing, without changing what is there.
 ///
 /// # Errors
-/// [`Error::Usage`] if it cannot be opened; nothing for no file.
+/// [`Error::Usage`] if it cannot be opened, or is a FIFO; nothing for no file.
 pub fn check_writable(option: &str, path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
+    let refused = |why: &str| Error::Usage(format!("{option} {}: {why}", path.display()));
+    // To open one would wait for a reader, and no signal would end that.
+    if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        return Err(refused("a FIFO; name a file"));
+    }
     let opened = std::fs::OpenOptions::new()
         .append(true)
         .create(true)
         .open(path);
-    let refused = |error| Error::Usage(format!("{option} {}: {error}", path.display()));
-    opened.map(drop).map_err(refused)
+    opened
+        .map(drop)
+        .map_err(|error| refused(&error.to_string()))
 }
 
 /// A reader that left (`uzram advise … | head`) has enough: that is no failure.
@@ -83,6 +90,16 @@ mod tests {
         let error = check_writable("json", Some(path)).unwrap_err();
         assert_eq!(error.exit_status(), 2);
         assert!(error.to_string().starts_with("json /none/report.json: "));
+    }
+
+    #[test]
+    fn a_fifo_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let error = check_writable("html", Some(&path)).unwrap_err();
+        assert!(error.to_string().ends_with("a FIFO; name a file"));
     }
 
     #[test]
