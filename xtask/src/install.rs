@@ -21,6 +21,12 @@ const fn tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, package }
 }
 
+pub const AARCH64_GCC: Tool = tool("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu");
+/// No program, but a file of the package: a compiler alone links nothing.
+pub const AARCH64_LIBC: Tool = tool(
+    "/usr/aarch64-linux-gnu/include/stdio.h",
+    "libc6-dev-arm64-cross",
+);
 pub const BUSYBOX: Tool = tool("busybox", "busybox-static");
 pub const CHROMIUM: Tool = tool("chromium", "chromium");
 pub const CMP: Tool = tool("cmp", "diffutils");
@@ -37,6 +43,7 @@ pub const NBD_CLIENT: Tool = tool("nbd-client", "nbd-client");
 pub const NBDCOPY: Tool = tool("nbdcopy", "libnbd-bin");
 pub const NBDINFO: Tool = tool("nbdinfo", "libnbd-bin");
 pub const NDCTL: Tool = tool("ndctl", "ndctl");
+pub const QEMU_AARCH64: Tool = tool("qemu-aarch64-static", "qemu-user-static");
 pub const QEMU_IMG: Tool = tool("qemu-img", "qemu-utils");
 pub const QEMU_IO: Tool = tool("qemu-io", "qemu-utils");
 pub const QEMU_DAEMON: Tool = tool("qemu-storage-daemon", "qemu-system-common");
@@ -45,6 +52,8 @@ pub const XZ: Tool = tool("xz", "xz-utils");
 
 /// Every program that some step can use.
 pub const ALL: &[Tool] = &[
+    AARCH64_GCC,
+    AARCH64_LIBC,
     BUSYBOX,
     CHROMIUM,
     CMP,
@@ -61,6 +70,7 @@ pub const ALL: &[Tool] = &[
     NBDCOPY,
     NBDINFO,
     NDCTL,
+    QEMU_AARCH64,
     QEMU_IMG,
     QEMU_IO,
     QEMU_DAEMON,

@@ -6,6 +6,7 @@
 //! - `dist`: the static binary, built and checked, with all that is packed beside it;
 //! - `release --dry-run`: all of a release except to publish it.
 
+mod aarch64;
 mod backports;
 mod builds;
 mod dist;

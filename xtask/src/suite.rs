@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::{self, Output};
 use crate::report::{Report, tally};
-use crate::{builds, dist, e2e, install, leftovers, vm, workspace};
+use crate::{aarch64, builds, dist, e2e, install, leftovers, vm, workspace};
 
 /// Time for each fuzz target.
 const FUZZ_SECONDS: u32 = 10;
@@ -117,6 +117,11 @@ const STEPS: &[Step] = &[
         name: "release-tests",
         slow: true,
         run: release_tests,
+    },
+    Step {
+        name: "aarch64",
+        slow: true,
+        run: emulated_tests,
     },
     Step {
         name: "dist",
@@ -283,6 +288,14 @@ fn release_tests(_: &Options) -> Result<Report, String> {
     let rates = cargo("test --profile suite -p uzram-bench --lib -- as_many_operations");
     report.add(cargo_test(rates, TESTS_LIMIT)?);
     Ok(report)
+}
+
+/// A subset of the tests on the other architecture that most users have.
+fn emulated_tests(options: &Options) -> Result<Report, String> {
+    match aarch64::command(may_install(options)) {
+        Ok(command) => cargo_test(command, TESTS_LIMIT),
+        Err(left_out) => Ok(left_out),
+    }
 }
 
 fn end_to_end(options: &Options) -> Result<Report, String> {
