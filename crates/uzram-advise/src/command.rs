@@ -20,13 +20,17 @@ pub fn beside(name: &str) -> PathBuf {
 /// Opens the file of option `option` for writing, without changing what is there.
 ///
 /// # Errors
-/// [`Error::Usage`] if it cannot be opened, or is a FIFO; nothing for no file.
+/// [`Error::Usage`] if it cannot be opened, or is a FIFO with a name; nothing for no file.
 pub fn check_writable(option: &str, path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let refused = |why: &str| Error::Usage(format!("{option} {}: {why}", path.display()));
-    // To open one would wait for a reader, and no signal would end that.
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
-        return Err(refused("a FIFO; name a file"));
+        // To open a FIFO would wait for a reader, and no signal would end that. A pipe that is open
+        // already, as /dev/stdout may be, has a reader, and its link leads to no path.
+        return match std::fs::canonicalize(path) {
+            Ok(_) => Err(refused("a FIFO; name a file")),
+            Err(_) => Ok(()),
+        };
     }
     let opened = std::fs::OpenOptions::new()
         .append(true)
@@ -82,6 +86,8 @@ pub fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -100,6 +106,13 @@ mod tests {
         assert!(made.unwrap().success());
         let error = check_writable("html", Some(&path)).unwrap_err();
         assert!(error.to_string().ends_with("a FIFO; name a file"));
+    }
+
+    #[test]
+    fn an_open_pipe_such_as_standard_output_may_be_is_writable() {
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+        check_writable("html", Some(Path::new(&path))).unwrap();
     }
 
     #[test]

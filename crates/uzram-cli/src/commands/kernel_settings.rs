@@ -10,6 +10,7 @@ use uzram_server::state::StateDir;
 use uzram_server::swap::Watermarks;
 use uzram_server::zswap::Zswap;
 
+use super::record::read_note;
 use crate::failure::{Failure, Result};
 use crate::output::warn;
 
@@ -109,5 +110,5 @@ fn said(what: &str, before: &impl std::fmt::Display, done: io::Result<()>) {
 }
 
 fn read(path: &Path) -> Option<String> {
-    fs::read_to_string(path).ok()
+    String::from_utf8(read_note(path)?).ok()
 }

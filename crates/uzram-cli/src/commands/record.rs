@@ -10,9 +10,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use uzram::file;
 use uzram_server::state::StateDir;
 
 use crate::failure::{Failure, Result};
+
+/// A note's line and the longest path that Linux takes.
+const NOTE_BYTES_MAX: u64 = 8192;
 
 /// The purpose of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub struct MountUse {
 impl Use {
     /// The note about the disk `name`.
     pub fn of(state: &StateDir, name: &str) -> Option<Use> {
-        Use::parse(&fs::read(state.use_note(name)).ok()?)
+        Use::parse(&read_note(&state.use_note(name))?)
     }
 
     /// Writes the note.
@@ -107,6 +111,12 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
         (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
         _ => Err(error),
     })
+}
+
+/// The note at `path`; none for anything but a short file, as whoever owns the directory may have put
+/// there.
+pub fn read_note(path: &Path) -> Option<Vec<u8>> {
+    file::read_regular(path, NOTE_BYTES_MAX).ok()
 }
 
 #[cfg(test)]

@@ -386,7 +386,7 @@ impl<'a> Started<'a> {
     /// Its output.
     fn log(&self) -> String {
         let mut text = String::new();
-        if let Ok(log) = File::open(self.state.log(self.name)) {
+        if let Ok(log) = uzram::file::open_regular(&self.state.log(self.name)) {
             let _ = log.take(LOG_BYTES_MAX).read_to_string(&mut text);
         }
         text

@@ -278,3 +278,18 @@ fn a_fifo_in_place_of_a_file_holds_nobody_up() {
         assert!(ran.status == 1 || ran.status == 2, "{args:?}: {ran:?}");
     }
 }
+
+#[test]
+fn a_fifo_in_place_of_a_note_about_a_disk_does_not_hold_down_up() {
+    for suffix in ["up", "watermark", "zswap", "lock", "log"] {
+        let home = Home::new();
+        let path = home.dir.path().join(format!("a.{suffix}"));
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let mut down = Command::new("timeout");
+        down.args(["-k1", "20", env!("CARGO_BIN_EXE_uzram"), "down", "a"]);
+        down.arg("--control-dir").arg(home.dir.path());
+        let output = down.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{suffix}: {output:?}");
+    }
+}
