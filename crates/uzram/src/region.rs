@@ -30,7 +30,7 @@ use crate::sync::MappedU64;
 /// Size of a huge page, and the granularity of a region's start address, in bytes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// The system's page size, in bytes.
+/// The granularity of what the engine keeps in regions, in bytes. The system's pages may be larger.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// The backing of a region's pages.
@@ -50,6 +50,8 @@ pub(crate) struct Region {
     length_bytes: usize,
     mapping: NonNull<c_void>,
     mapping_bytes: usize,
+    /// Bytes of the system's page: a power of two, and at most [`HUGE_PAGE_BYTES`].
+    system_page_bytes: usize,
     file: Option<OwnedFd>,
 }
 
@@ -131,6 +133,7 @@ impl Region {
             length_bytes,
             mapping: NonNull::new(mapping).expect("mmap does not return page zero"),
             mapping_bytes,
+            system_page_bytes: rustix::param::page_size(),
             file: None,
         };
         if let Some(file) = file {
@@ -175,7 +178,9 @@ impl Region {
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<()> {
         memory::gate()?;
         let _admitted = headroom::admit(range.len())?;
-        let (at, length) = self.span(&range);
+        // An advice must begin with a page of the system. The one around the start gets memory whole.
+        let start = range.start / self.system_page_bytes * self.system_page_bytes;
+        let (at, length) = self.span(&(start..range.end));
         // SAFETY: `span` checked that the range lies in this region; populating changes no content.
         match unsafe { rustix::mm::madvise(at, length, Advice::LinuxPopulateWrite) } {
             Ok(()) => Ok(()),
@@ -200,21 +205,39 @@ impl Region {
     ///
     /// Where the system refuses even that (memory locked on a kernel before 5.18), the pages stay and the
     /// result is false. This is correct where the next owner of the range overwrites it, but it frees nothing.
+    /// It is false too where the range ends within a page of the system, which may hold what others own.
     pub(crate) fn release(&self, range: Range<usize>) -> bool {
-        let (at, length) = self.span(&range);
         if let Some(file) = &self.file {
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let (_, length) = self.span(&range);
             return rustix::fs::fallocate(file, punch, range.start as u64, length as u64).is_ok();
         }
+        let whole = self.whole_system_pages(&range);
+        let is_all = whole == range;
+        let (at, length) = self.span(&whole);
         // SAFETY: `span` checked the range. Nobody holds a reference to bytes in it: the caller owns them.
         // Words of a table are atomics that others may hold. Those become zero at once, as by a store, and
         // every value of a word is valid; that the zero loses nothing is the store's part (words.rs).
         let dropped = unsafe { rustix::mm::madvise(at, length, Advice::LinuxDontNeed) };
         if dropped == Err(Errno::INVAL) {
             // SAFETY: as above, for memory that is locked.
-            return unsafe { rustix::mm::madvise(at, length, Advice::LinuxDontneedLocked) }.is_ok();
+            let unlocked = unsafe { rustix::mm::madvise(at, length, Advice::LinuxDontneedLocked) };
+            return is_all && unlocked.is_ok();
         }
-        dropped.is_ok()
+        is_all && dropped.is_ok()
+    }
+
+    /// The part of `range` that consists of whole pages of the system; empty where there is none. The system
+    /// rounds the end of an advice up to its page, and would drop what follows the range.
+    fn whole_system_pages(&self, range: &Range<usize>) -> Range<usize> {
+        let page = self.system_page_bytes;
+        let start = range.start.next_multiple_of(page);
+        let end = range.end / page * page;
+        if start < end {
+            start..end
+        } else {
+            range.start..range.start
+        }
     }
 
     /// Breaks up the huge page that `range` is part of. Otherwise releasing the part would unmap
@@ -317,6 +340,27 @@ mod tests {
             region.release(0..HUGE_PAGE_BYTES);
             assert_eq!(region.words()[7].load(Ordering::Relaxed), 0);
         }
+    }
+
+    /// On a system with larger pages than ours, a page of ours has neighbours in the system's page.
+    #[test]
+    fn no_release_reaches_into_a_system_page_that_others_use() {
+        let mut region = Region::reserve(HUGE_PAGE_BYTES, Backing::Private).unwrap();
+        region.system_page_bytes = 16384;
+        let words = |page: usize| page * PAGE_BYTES / size_of::<u64>();
+        let fill =
+            || (0..16).for_each(|page| region.words()[words(page)].store(1, Ordering::Relaxed));
+        let kept = |region: &Region| -> Vec<usize> {
+            let has = |page: &usize| region.words()[words(*page)].load(Ordering::Relaxed) == 1;
+            (0..16).filter(has).collect()
+        };
+        fill();
+        assert!(!region.release(0..PAGE_BYTES));
+        assert_eq!(kept(&region), (0..16).collect::<Vec<_>>());
+        assert!(!region.release(PAGE_BYTES..10 * PAGE_BYTES));
+        assert_eq!(kept(&region), [0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert!(region.release(8 * PAGE_BYTES..16 * PAGE_BYTES));
+        assert_eq!(kept(&region), [0, 1, 2, 3]);
     }
 
     #[test]
