@@ -1,6 +1,8 @@
 //! Refusals: the value, the reason and the remedy in one line, and the right exit status.
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -283,12 +285,14 @@ fn a_fifo_in_place_of_a_file_holds_nobody_up() {
 fn a_fifo_in_place_of_a_note_about_a_disk_does_not_hold_down_up() {
     for suffix in ["up", "watermark", "zswap", "lock", "log"] {
         let home = Home::new();
-        let path = home.dir.path().join(format!("a.{suffix}"));
+        let state = home.dir.path();
+        std::fs::set_permissions(state, Permissions::from_mode(0o700)).unwrap();
+        let path = state.join(format!("a.{suffix}"));
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
         let mut down = Command::new("timeout");
         down.args(["-k1", "20", env!("CARGO_BIN_EXE_uzram"), "down", "a"]);
-        down.arg("--control-dir").arg(home.dir.path());
+        down.arg("--control-dir").arg(state);
         let output = down.output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{suffix}: {output:?}");
     }
