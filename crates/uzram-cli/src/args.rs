@@ -63,7 +63,9 @@ pub enum Command {
 
 /// Make compressed RAM disks and serve them until Ctrl-C or SIGTERM
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    next_line_help = true,
+    after_help = "\
 Examples:
   uzram serve --size 1G
   uzram serve --size 50% --algorithm zstd --mem-limit 512M --name scratch
@@ -91,7 +93,8 @@ zram-size, zram-resident-limit, compression-algorithm and host-memory-limit are 
   zram-size = \"min(ram / 2, 4096)\"
 
 SIGHUP reads it again: new disks are added, memory limits set, and nothing is removed. Under systemd \
-the server says when it is ready and takes sockets that are handed over.")]
+the server says when it is ready and takes sockets that are handed over."
+)]
 pub struct ServeArgs {
     /// The disk
     #[command(flatten)]
@@ -119,7 +122,9 @@ pub struct ServeArgs {
 
 /// Set a disk up for use, in the background: as swap, or with a file system on a directory
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    next_line_help = true,
+    after_help = "\
 Examples:
   uzram up --swap                              half of RAM as compressed swap
   uzram up --size 4G --swap --priority 200
@@ -141,7 +146,8 @@ the kernel is told to start swapping sooner (vm.watermark_scale_factor, 256 MiB 
 not to keep more from them when memory is fragmented (vm.watermark_boost_factor, 0); down sets both \
 back. Without that, a machine that is short as a whole comes to a stop. A burst that outruns even this can stall. Swap larger than half of RAM \
 gets that as its memory limit, so that pages which do not compress end in a full swap, and the \
-kernel's choice of a program to kill, and not in a stall.")]
+kernel's choice of a program to kill, and not in a stall."
+)]
 #[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount"]))]
 pub struct UpArgs {
     /// Use it as swap
@@ -276,14 +282,17 @@ pub struct DoctorArgs {
 
 /// Make a further disk in a server that is running
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    next_line_help = true,
+    after_help = "\
 Examples:
   uzram add --size 1G
   uzram add --size 2G --name scratch --algorithm zstd --mem-limit 512M
   uzram add --size 1G --listen 127.0.0.1:10809    beside a disk that is there
 
 The disk has a table, a pool and a limit of its own, and lives as long as the server: uzram remove \
-ends it sooner. Disks that are given the same --socket or --listen share it as exports by name.")]
+ends it sooner. Disks that are given the same --socket or --listen share it as exports by name."
+)]
 pub struct AddArgs {
     /// The server to add to: the name of a disk of it, or its process id [default: the only one]
     #[arg(long, value_name = "NAME|PID")]

@@ -84,6 +84,24 @@ fn help_texts_fit_and_are_wrapped_once() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// Options are never beside a column of single words: each description has a line of its own where
+/// the terminal is not wide enough for both.
+#[test]
+fn short_help_is_read_at_40_columns() {
+    let home = Home::new();
+    let mut problems = Vec::new();
+    for name in ["serve", "up", "add"] {
+        let mut command = home.command(&[name, "-h"]);
+        let output = command.env("COLUMNS", "40").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        let (_, options) = help.split_once("\nOptions:\n").unwrap();
+        let (options, _) = options.split_once("\nExamples:\n").unwrap();
+        let lines = options.lines().filter(|line| line.chars().count() > 40);
+        problems.extend(lines.map(|line| format!("{name}: {line:?}")));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
 #[test]
 fn listings_fit() {
     use std::io::{BufRead, BufReader};
