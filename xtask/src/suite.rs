@@ -1,9 +1,10 @@
 //! `cargo xtask test`: every check of the project, cheapest first, with a truthful count at the end.
 
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::process::{self, Output};
+use crate::process::{self, Exit, Output};
 use crate::report::{Report, tally};
 use crate::{aarch64, builds, dist, e2e, install, leftovers, vm, workspace};
 
@@ -335,20 +336,54 @@ fn fuzz(options: &Options) -> Result<Report, String> {
         return Err("`cargo fuzz list` names no target".into());
     }
     let target_dir = workspace::target_dir().join("fuzz").display().to_string();
-    for target in targets {
-        let seconds = format!("-max_total_time={FUZZ_SECONDS}");
-        let run = [
-            "run",
-            "--target-dir",
-            &target_dir,
-            target,
-            "--",
-            &seconds,
-            "-rss_limit_mb=1024",
-        ];
-        report.run(fuzz_command(&run), FUZZ_LIMIT);
+    let mut build = fuzz_command(&["build", "--target-dir", &target_dir]);
+    let built = process::run(&mut build, FUZZ_LIMIT, Output::Shown)?;
+    if built.exit != Exit::Code(0) {
+        return Err(process::failure(&build, &built));
+    }
+    // A target computes in one thread.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let results = each_in_threads(&targets, threads, |target| fuzz_one(target, &target_dir));
+    for (target, (elapsed, result)) in targets.iter().zip(results) {
+        report.check(&format!("cargo fuzz run {target}"), elapsed, result);
     }
     Ok(report)
+}
+
+/// Fuzzes one target that is built. Says what it said if it fails.
+fn fuzz_one(target: &str, target_dir: &str) -> (Duration, Result<String, String>) {
+    let seconds = format!("-max_total_time={FUZZ_SECONDS}");
+    let limits = ["--", &seconds, "-rss_limit_mb=1024"];
+    let run = ["run", "--target-dir", target_dir, target];
+    let started = Instant::now();
+    let mut command = fuzz_command(&[&run[..], &limits[..]].concat());
+    let result = process::succeed(&mut command, FUZZ_LIMIT).map(|_| String::new());
+    (started.elapsed(), result)
+}
+
+/// The results of `work` on each item, in their order. Each thread takes the next item.
+fn each_in_threads<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let indexes = std::iter::from_fn(|| {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            (index < items.len()).then_some(index)
+        });
+        indexes.map(|index| (index, work(&items[index]))).collect()
+    };
+    let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
+        let results = workers.into_iter().flat_map(|worker| -> Vec<(usize, R)> {
+            worker.join().expect("a step of the suite does not panic")
+        });
+        results.collect()
+    });
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 fn have_cargo_fuzz(may_install: bool) -> Result<(), String> {
@@ -397,6 +432,19 @@ fn cargo_test(mut command: Command, limit: Duration) -> Result<Report, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_in_threads_is_done_once_each_and_its_results_keep_their_order() {
+        let items: Vec<u64> = (0..40).collect();
+        for threads in [1, 2, 5, 60] {
+            let results = each_in_threads(&items, threads, |item| {
+                std::thread::sleep(Duration::from_micros((40 - item) * 10));
+                item * 2
+            });
+            assert_eq!(results, (0..80).step_by(2).collect::<Vec<u64>>());
+        }
+        assert!(each_in_threads(&[0; 0], 2, |item| *item).is_empty());
+    }
 
     #[test]
     fn options_and_steps_are_read_and_others_refused() {
