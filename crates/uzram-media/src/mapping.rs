@@ -23,6 +23,8 @@ use uzram::{Error, ErrorKind, Result};
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length_bytes: usize,
+    /// Bytes of the system's page, a power of two. Ours may be smaller.
+    system_page_bytes: usize,
 }
 
 // SAFETY: owns a range of address space; it hands out raw pointers only, whose use is its caller's
@@ -105,6 +107,7 @@ impl Mapping {
         Mapping {
             start: NonNull::new(at.cast()).expect("mmap does not return page zero"),
             length_bytes,
+            system_page_bytes: rustix::param::page_size(),
         }
     }
 
@@ -132,15 +135,35 @@ impl Mapping {
     }
 
     /// Gives the pages of `range`, of reserved memory, back to the system; it reads as zeroes
-    /// afterwards, except where the memory is locked and the kernel older than 5.18.
+    /// afterwards, except where the memory is locked and the kernel older than 5.18. Parts of pages of
+    /// the system only become zeroes: the rest of such a page may be somebody else's.
     pub(crate) fn release(&self, range: Range<usize>) {
-        let (at, length) = self.span(&range);
+        let page = self.system_page_bytes;
+        let end = range.end / page * page;
+        let whole = match range.start.next_multiple_of(page) {
+            start if start < end => start..end,
+            _ => range.end..range.end,
+        };
+        self.zero(range.start..whole.start);
+        self.zero(whole.end..range.end);
+        if whole.is_empty() {
+            return;
+        }
+        let (at, length) = self.span(&whole);
         // SAFETY: `span` checked the range. The caller owns it whole and holds no reference into it.
         let dropped = unsafe { rustix::mm::madvise(at, length, Advice::LinuxDontNeed) };
         if dropped == Err(Errno::INVAL) {
             // SAFETY: as above, for memory that is locked.
             let _ = unsafe { rustix::mm::madvise(at, length, Advice::LinuxDontneedLocked) };
         }
+    }
+
+    /// Makes `range`, of reserved memory, zeroes.
+    fn zero(&self, range: Range<usize>) {
+        let (at, length) = self.span(&range);
+        // SAFETY: `span` checked the range, which can be written. The caller of `release` owns it and
+        // holds no reference into it.
+        unsafe { at.cast::<u8>().write_bytes(0, length) };
     }
 
     /// A pointer to `length` bytes at `offset`, which must lie inside. Panics otherwise: such a
@@ -181,6 +204,25 @@ mod tests {
         for length in [usize::MAX, usize::MAX - 4096, 1 << 60] {
             let error = Mapping::reserve(length).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NoMemory);
+        }
+    }
+
+    /// On a system with larger pages than ours, a page of ours has neighbours in the system's page.
+    #[test]
+    fn a_release_zeroes_its_range_and_no_neighbour_in_a_system_page() {
+        for (released, kept) in [
+            (0..1, (1..16).collect::<Vec<_>>()),
+            (1..10, vec![0, 10, 11, 12, 13, 14, 15]),
+            (8..16, (0..8).collect()),
+        ] {
+            let mut mapping = Mapping::reserve(16 * PAGE_BYTES).unwrap();
+            mapping.system_page_bytes = 16384;
+            // SAFETY: of this mapping, which nobody else has.
+            let word = |page: usize| unsafe { &mut *mapping.pointer(page * PAGE_BYTES, 1) };
+            (0..16).for_each(|page| *word(page) = 1);
+            mapping.release(released.start * PAGE_BYTES..released.end * PAGE_BYTES);
+            let left: Vec<usize> = (0..16).filter(|page| *word(*page) == 1).collect();
+            assert_eq!(left, kept, "{released:?}");
         }
     }
 
