@@ -61,7 +61,7 @@ pub fn run(state: StateAt<'_>, args: &ListArgs) -> Result {
             Err(failure) => warn(&failure.to_string()),
         }
     }
-    let dead: Vec<String> = dead.iter().map(dead_line).collect();
+    let dead: Vec<String> = dead.iter().map(Dead::line).collect();
     print(&[table(&rows, width()), dead.concat()].concat())
 }
 
@@ -93,12 +93,6 @@ fn table(rows: &[Vec<String>], width: usize) -> String {
         text.push_str(&format!("{line}\n  {endpoint}\n"));
     }
     text
-}
-
-fn dead_line(dead: &Dead) -> String {
-    let name = &dead.name;
-    let process = dead.pid.map_or(String::new(), |pid| format!(" ({pid})"));
-    format!("{name}  dead: its server{process} was killed; uzram down {name} cleans up\n")
 }
 
 fn row(attributes: &Attributes) -> Vec<String> {

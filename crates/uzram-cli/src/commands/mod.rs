@@ -259,6 +259,15 @@ pub struct Dead {
     pub pid: Option<u32>,
 }
 
+impl Dead {
+    /// Its line in a listing, with the command that cleans up.
+    pub fn line(&self) -> String {
+        let name = &self.name;
+        let process = self.pid.map_or(String::new(), |pid| format!(" ({pid})"));
+        format!("{name}  dead: its server{process} was killed; uzram down {name} cleans up\n")
+    }
+}
+
 /// The disks whose servers were killed and that were not taken down yet.
 pub fn dead(state: &StateDir) -> Vec<Dead> {
     let of = |entry: Entry| Dead {

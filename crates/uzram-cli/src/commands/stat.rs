@@ -5,7 +5,7 @@ use uzram_server::attributes::{Attribute, Group, Measure, TABLE, find, raw_line}
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 
-use super::{StateAt, disk, disks, none, plain, ratio, watch};
+use super::{Dead, StateAt, dead, disk, disks, none, plain, ratio, watch};
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{Align, bold, columns, print, print_json, width, wrapped};
@@ -36,10 +36,15 @@ pub fn run(state: StateAt<'_>, args: &StatArgs) -> Result {
     if args.raw {
         return raw(&devices);
     }
-    if devices.is_empty() {
+    let dead: Vec<String> = match &args.name {
+        Some(_) => Vec::new(),
+        None => dead(&state).iter().map(Dead::line).collect(),
+    };
+    if devices.is_empty() && dead.is_empty() {
         return print(none(&state)?);
     }
-    print(&devices.iter().map(table).collect::<Vec<_>>().join("\n"))
+    let tables = devices.iter().map(table).chain(dead);
+    print(&tables.collect::<Vec<_>>().join("\n"))
 }
 
 fn raw(devices: &[Attributes]) -> Result {

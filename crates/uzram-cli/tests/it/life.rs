@@ -272,6 +272,8 @@ fn a_killed_server_stays_listed_until_it_is_down() {
         assert!(list.stdout.contains("alive"), "{list:?}");
         assert!(list.stdout.lines().any(|found| found == line), "{list:?}");
     }
+    let stat = home.run(&["stat"]).stdout;
+    assert!(stat.ends_with("; uzram down dead cleans up\n"), "{stat}");
     let list = home.json(&["list", "--json"]);
     let dead = serde_json::json!({"name": "dead", "state": "dead", "dead_pid": pid,
                                   "remedy": "uzram down dead"});

@@ -260,11 +260,21 @@ fn refused(directory: &Path, error: io::Error) -> Error {
     } else if !directory.is_dir() {
         "not a directory; create it"
     } else if !rustix::process::geteuid().is_root() {
-        "mounting without being root needs fusermount3; install the package fuse3"
+        remedy_of_a_user(&error)
     } else {
         "cannot mount there; a container needs the capability SYS_ADMIN for it"
     };
     Error::new(ErrorKind::Io, format!("FUSE mount at {shown}: {remedy}")).with_source(error)
+}
+
+/// Where fusermount3 mounts: it is missing, or it says itself what it refuses.
+fn remedy_of_a_user(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "mounting without being root needs fusermount3; install the package fuse3"
+        }
+        _ => "fusermount3 refused to mount there",
+    }
 }
 
 #[cfg(test)]
@@ -295,6 +305,14 @@ mod tests {
         for worker in workers {
             worker.join().unwrap();
         }
+    }
+
+    #[test]
+    fn only_a_missing_fusermount_is_to_be_installed() {
+        let missing = remedy_of_a_user(&io::ErrorKind::NotFound.into());
+        let refusal = remedy_of_a_user(&io::Error::other("user has no name"));
+        assert!(missing.contains("install the package fuse3"), "{missing}");
+        assert!(!refusal.contains("install"), "{refusal}");
     }
 
     #[test]
