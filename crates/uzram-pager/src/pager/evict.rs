@@ -205,6 +205,18 @@ mod tests {
         }
     }
 
+    /// Makes a page present by a fault, and returns the fault.
+    fn touch(pager: &mut Pager, page: usize) -> Fault {
+        let fault = Fault {
+            address: pager.program.address(page),
+            is_write: true,
+            thread: 1,
+        };
+        assert!(pager.serve(fault).unwrap());
+        assert_eq!(pager.pages.place(page), Place::Present);
+        fault
+    }
+
     /// The thread that discards was told, and has not dropped the page yet. A fault that was read before comes late.
     #[test]
     fn a_page_whose_discard_is_under_way_does_not_leave() {
@@ -212,14 +224,8 @@ mod tests {
             let Some(mut pager) = pager() else {
                 return;
             };
-            let address = pager.program.address(3);
-            let fault = Fault {
-                address,
-                is_write: true,
-                thread: 1,
-            };
-            assert!(pager.serve(fault).unwrap());
-            assert_eq!(pager.pages.place(3), Place::Present);
+            let fault = touch(&mut pager, 3);
+            let address = fault.address;
             let removed = Message::Removed {
                 start: address,
                 end: address + 4096,
@@ -241,13 +247,7 @@ mod tests {
                 let Some(mut pager) = pager() else {
                     return;
                 };
-                let address = pager.program.address(3);
-                let fault = Fault {
-                    address,
-                    is_write: true,
-                    thread: 1,
-                };
-                assert!(pager.serve(fault).unwrap());
+                let fault = touch(&mut pager, 3);
                 assert_eq!(pager.evict(), 1);
                 assert!(!is_stored || pager.compress_oldest());
                 // More than one answer to one fault tries.
