@@ -23,6 +23,7 @@ const END_PAUSE: Duration = Duration::from_millis(10);
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &DownArgs) -> Result {
     let state = state.open_to_ask()?;
+    let _turn = state.turn()?;
     let Some(name) = find(&state, &args.target)? else {
         return Ok(());
     };

@@ -17,7 +17,7 @@ use uzram_server::attachment::{Attach, Leftovers, usage};
 use uzram_server::control::Attributes;
 use uzram_server::options::ValueForm;
 use uzram_server::size::{human, parse, ram_bytes};
-use uzram_server::state::{StateDir, check_name, own_uid};
+use uzram_server::state::{Entry, StateDir, check_name, own_uid};
 use uzram_server::swap;
 use uzram_server::system;
 
@@ -73,6 +73,8 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
         return Err(Failure::Failed(text.into()));
     }
     let state = state.open()?;
+    // Two at once would choose the same name, or one would undo what the other has just made.
+    let _turn = state.turn()?;
     let name = name(&state, args, &purpose)?;
     if let Some(device) = running(&state, &name)? {
         return already(&state, &name, &device, &purpose, args);
@@ -95,7 +97,8 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
         Purpose::Swap { .. } if !is_ublk(&path) => kernel_settings::raise_watermarks(&state, &name),
         _ => None,
     };
-    set_up(&state, &name, &path, number(&device, "disksize"), &purpose)?;
+    set_up(&state, &name, &path, number(&device, "disksize"), &purpose)
+        .map_err(|failure| with_cause(failure, &state, &name, args))?;
     if matches!(purpose, Purpose::Swap { .. }) {
         say_reserve(size_bytes);
     }
@@ -366,7 +369,7 @@ impl<'a> Started<'a> {
         let name = self.name;
         while Instant::now() < deadline {
             let entry = self.state.entry(name);
-            if let Some(entry) = entry.filter(|entry| entry.owner.is_some())
+            if let Some(entry) = entry.filter(|entry| self.is_of(entry))
                 && let Ok(attributes) = stat(self.state, &entry)
             {
                 return Ok(attributes);
@@ -381,6 +384,12 @@ impl<'a> Started<'a> {
         Err(Failure::Failed(format!(
             "{name}: its server was not ready in {seconds} s"
         )))
+    }
+
+    /// Whether `entry` is of this server, and not of one that was faster to take the name.
+    fn is_of(&self, entry: &Entry) -> bool {
+        let pid = entry.owner.as_ref().map(|owner| owner.pid);
+        pid.is_some() && pid == self.child.as_ref().map(Child::id)
     }
 
     /// Its output.
@@ -419,6 +428,10 @@ impl Drop for Started<'_> {
         }
         let _ = child.kill();
         let _ = child.wait();
+        if self.state.entry(self.name).is_some() {
+            // Another server's by now, with all that follows.
+            return;
+        }
         kernel_settings::restore(self.state, self.name);
         let _ = Leftovers::of(self.state, self.name).remove();
         forget(self.state, self.name);
@@ -463,6 +476,19 @@ fn set_up(
             make_directory(directory)?;
             mount(device, directory, fs.name())
         }
+    }
+}
+
+/// `failure` to set up, with the memory limit in front where that made writes fail: programs and the kernel
+/// then say anything from "Input/output error" to "Operation not permitted".
+fn with_cause(failure: Failure, state: &StateDir, name: &str, args: &UpArgs) -> Failure {
+    let device = running(state, name).ok().flatten().unwrap_or_default();
+    let has_failed = number(&device, "mem_limit") > 0 && number(&device, "failed_writes") > 0;
+    match args.device.0.text("mem-limit") {
+        Some(limit) if has_failed => {
+            failure.about(format!("--mem-limit {limit}: too small, choose more"))
+        }
+        _ => failure,
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::attach::{Machine, installed, run, text};
@@ -108,6 +108,40 @@ fn a_directory_is_up_and_down_and_twice_is_fine() {
     succeeded(&machine.down(mnt), "nothing to do");
     succeeded(&machine.down("uzram0"), "nothing to do");
     assert_eq!(fs::metadata(mnt).unwrap().uid(), 65534);
+}
+
+#[test]
+fn a_limit_too_small_to_begin_with_is_named_and_all_is_undone() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    let made = machine.directory.join("made");
+    let made = made.to_str().unwrap();
+    // mkfs fails at the first, and mount at the second.
+    for (limit, fs) in [("1", "ext4"), ("8K", "xfs"), ("1", "xfs"), ("1", "btrfs")] {
+        if !installed(&[&format!("mkfs.{fs}")]) {
+            continue;
+        }
+        let up = machine.up(&[
+            "--mount",
+            made,
+            "--size=512M",
+            "--mem-limit",
+            limit,
+            "--fs",
+            fs,
+        ]);
+        up.refused(
+            1,
+            &format!("uzram: --mem-limit {limit}: too small, choose more: m"),
+        );
+        assert!(!Path::new(made).exists(), "{limit} {fs}");
+        machine.is_clean();
+    }
+    machine
+        .up(&["--swap", "--size=64M", "--mem-limit=1"])
+        .refused(1, "--mem-limit 1: too small, choose more: /dev/loop");
+    machine.is_clean();
 }
 
 /// A nice value counts within a session only, where the kernel shares the CPUs out among them.
@@ -291,6 +325,54 @@ fn eater() {
         assert!(found == page(number), "page {number}");
     }
     println!("all of it is right");
+}
+
+/// The output of programs that run at once.
+fn at_once<const N: usize>(commands: [Command; N]) -> [Ran; N] {
+    let started = commands.map(|mut command| {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    });
+    started.map(|child| Ran::of(&child.wait_with_output().unwrap()))
+}
+
+#[test]
+fn many_at_once_come_one_after_the_other() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    if !installed(&["mkfs.ext4"]) {
+        return;
+    }
+    let directories = ["a", "b", "a", "b"].map(|name| machine.directory.join(name));
+    let made = directories
+        .each_ref()
+        .map(|directory| directory.to_str().unwrap());
+    let ups = made.map(|made| {
+        machine
+            .home
+            .command(&["up", "--size", "64M", "--mount", made])
+    });
+    for (ran, made) in at_once(ups).iter().zip(made) {
+        assert_eq!(ran.status, 0, "{ran:?}");
+        assert!(
+            ran.stdout.contains(made) || ran.stdout.contains("up already"),
+            "{ran:?}"
+        );
+    }
+    assert_eq!(machine.loops().len(), 2);
+    let downs = made.map(|made| machine.home.command(&["down", made]));
+    let said = at_once(downs).map(|ran| {
+        assert_eq!(ran.status, 0, "{ran:?}");
+        ran.stdout.contains(" is down.")
+    });
+    assert_eq!(
+        said.iter().filter(|is_down| **is_down).count(),
+        2,
+        "{said:?}"
+    );
+    assert!(directories.iter().all(|directory| !directory.exists()));
+    machine.is_clean();
 }
 
 #[test]

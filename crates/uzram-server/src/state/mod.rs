@@ -13,6 +13,7 @@
 //!   NAME.zswap    the settings of zswap before it was put in front of NAME
 //!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
 //!   N.control     its control socket
+//!   up.turn       flock'ed while `up` or `down` of any name is at work
 //! ```
 //!
 //! A name belongs to the holder of the lock on the file that `NAME.lock` *names at that moment*.
@@ -30,7 +31,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,9 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 /// Tries to lock a file. Each lost one means that another process removed the file in between.
 const UNLINK_RACES_MAX: u32 = 100;
 
+/// Longest wait for another `up` or `down`: taking swap down reads all of it.
+const TURN_TIMEOUT: Duration = Duration::from_secs(300);
+
 const CONTROL_SUFFIX: &str = "control";
 const NBD_SUFFIX: &str = "nbd";
 const VHOST_SUFFIX: &str = "vhost";
@@ -65,6 +69,7 @@ const VHOST_SUFFIX: &str = "vhost";
 enum Kind {
     Device,
     Server,
+    Turn,
 }
 
 impl Kind {
@@ -72,6 +77,7 @@ impl Kind {
         match self {
             Kind::Device => "lock",
             Kind::Server => "server",
+            Kind::Turn => "turn",
         }
     }
 
@@ -80,6 +86,7 @@ impl Kind {
         match self {
             Kind::Device => &[NBD_SUFFIX, VHOST_SUFFIX],
             Kind::Server => &[CONTROL_SUFFIX],
+            Kind::Turn => &[],
         }
     }
 }
@@ -330,6 +337,30 @@ impl StateDir {
         self.claim_first(Kind::Server, "")
     }
 
+    /// Waits until this process alone sets disks up and takes them down, which it may as long as it holds
+    /// the claim. `None` for root in another user's directory, where it creates nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if others take too long, [`ErrorKind::Io`].
+    pub fn turn(&self) -> Result<Option<Claim>> {
+        if !self.is_own {
+            return Ok(None);
+        }
+        let deadline = Instant::now() + TURN_TIMEOUT;
+        while Instant::now() < deadline {
+            if let Some(claim) = self.try_claim(Kind::Turn, "up")? {
+                return Ok(Some(claim));
+            }
+            std::thread::sleep(CLAIM_PAUSE);
+        }
+        let path = self.file("up", Kind::Turn.lock_suffix());
+        let (path, seconds) = (path.display(), TURN_TIMEOUT.as_secs());
+        let text = format!(
+            "{path}: another uzram up or down holds it for {seconds} s; end that (fuser names it)"
+        );
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
     fn claim_first(&self, kind: Kind, stem: &str) -> Result<Claim> {
         for number in 0..NAMES_MAX {
             let name = format!("{stem}{number}");
@@ -349,8 +380,9 @@ impl StateDir {
     /// # Errors
     /// [`ErrorKind::Io`] if the directory cannot be read.
     pub fn entries(&self) -> Result<Vec<Entry>> {
-        // For the leftovers of servers that had no device.
+        // For the leftovers of servers that had no device, and of `up`.
         self.living(Kind::Server)?;
+        self.living(Kind::Turn)?;
         self.living(Kind::Device)
     }
 
@@ -578,7 +610,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Instant;
 
     fn state() -> (tempfile::TempDir, StateDir) {
         let temp = tempfile::tempdir().unwrap();
