@@ -83,6 +83,27 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// Columns of words that are still easy to read beside something.
+const HANGING_COLUMNS_MIN: usize = 32;
+/// Columns by which words below something are moved in.
+const INDENT_COLUMNS: usize = 2;
+
+/// `head` with `words` beside it, in as many lines as they take; below it, where too little room
+/// is beside it.
+pub fn hanging(head: &str, words: &str, width: usize) -> String {
+    let beside = head.chars().count();
+    let room = width.saturating_sub(beside);
+    if words.chars().count() <= room || room >= HANGING_COLUMNS_MIN {
+        let between = format!("\n{:beside$}", "");
+        let text = format!("{head}{}", wrapped(words, room).join(&between));
+        return format!("{}\n", text.trim_end());
+    }
+    let below = head.chars().take_while(|c| *c == ' ').count() + INDENT_COLUMNS;
+    let between = format!("\n{:below$}", "");
+    let lines = wrapped(words, width.saturating_sub(below));
+    format!("{}{between}{}\n", head.trim_end(), lines.join(&between))
+}
+
 /// The alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
@@ -123,6 +144,26 @@ mod tests {
         assert_eq!((cut("ab", 2), cut("äbc", 2)), ("ab".into(), "ä…".into()));
         assert_eq!(wrapped("a bc def g", 4), ["a bc", "def", "g"]);
         assert_eq!(wrapped("longer a", 3), ["longer", "a"]);
+    }
+
+    #[test]
+    fn words_hang_beside_their_head_or_below_it() {
+        let words = "some words that take more than a line of forty columns";
+        let of = |head, width| hanging(head, words, width);
+        assert_eq!(of("head  ", usize::MAX), format!("head  {words}\n"));
+        assert_eq!(
+            of("head  ", 40),
+            "head  some words that take more than a\n      line of forty columns\n"
+        );
+        assert_eq!(
+            of("  a head  ", 40),
+            "  a head\n    some words that take more than a\n    line of forty columns\n"
+        );
+        assert_eq!(
+            hanging("  long head  ", "word", 10),
+            "  long head\n    word\n"
+        );
+        assert_eq!(hanging("  head  ", "", 40), "  head\n");
     }
 
     #[test]

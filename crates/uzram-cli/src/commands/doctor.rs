@@ -6,14 +6,13 @@ use uzram_server::size::human;
 
 use crate::args::DoctorArgs;
 use crate::failure::Result;
-use crate::output::{bold, print, print_json, width, wrapped};
+use crate::output::{bold, hanging, print, print_json, width, wrapped};
 
 /// Columns of a fact's subject and state, and of what stands before the words of the advice.
 const SUBJECT_COLUMNS: usize = 13;
 const STATE_COLUMNS: usize = 9;
 const LABEL_COLUMNS: usize = 7;
-/// Words get this many columns in the narrowest terminal, and lines never more than are easy to read.
-const WORDS_COLUMNS_MIN: usize = 20;
+/// Lines never get more columns than are easy to read.
 const COLUMNS_MAX: usize = 100;
 
 /// Runs the command.
@@ -63,14 +62,6 @@ fn advice_lines(advice: &Advice, width: usize) -> String {
         text.push_str(&hanging(&format!("{label:LABEL_COLUMNS$}"), words, width));
     }
     text
-}
-
-/// `words` beside `head`, in as many lines as they take.
-fn hanging(head: &str, words: &str, width: usize) -> String {
-    let indent = head.chars().count();
-    let lines = wrapped(words, width.saturating_sub(indent).max(WORDS_COLUMNS_MIN));
-    let between = format!("\n{:indent$}", "");
-    format!("{head}{}\n", lines.join(&between))
 }
 
 fn json(machine: &Machine, diagnosis: &Diagnosis) -> Value {

@@ -37,8 +37,10 @@ const HEADER: [(&str, Align); 10] = [
     ("PID", Align::Right),
     ("ENDPOINT", Align::Left),
 ];
-/// The columns that a narrow terminal has, before the endpoint's own line.
-const NARROW: usize = 7;
+/// The columns that a narrow terminal lacks, as endpoints have lines of their own there.
+const LEFT_OUT: [&str; 3] = ["ENDPOINT", "PID", "CLIENTS"];
+/// The next ones that are left out until the table fits.
+const LEFT_OUT_NEXT: [&str; 3] = ["ALGORITHM", "COMPR", "DISKSIZE"];
 /// Characters of a name in a narrow terminal.
 const NARROW_NAME: usize = 12;
 
@@ -65,32 +67,62 @@ pub fn run(state: StateAt<'_>, args: &ListArgs) -> Result {
     print(&[table(&rows, width()), dead.concat()].concat())
 }
 
-/// The rows under their titles; in a narrow terminal each endpoint has a line of its own.
+/// The rows under their titles. In a narrow terminal each endpoint has a line of its own: it is as long as
+/// it is, so that it can be copied.
 fn table(rows: &[Vec<String>], width: usize) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let titles = HEADER.map(|(title, _)| title.to_owned()).to_vec();
-    let aligned = |rows: Vec<Vec<String>>| columns(&rows, &HEADER.map(|(_, align)| align));
-    let wide = aligned([std::slice::from_ref(&titles), rows].concat());
-    let with_bold_titles = |table: &str| match table.split_once('\n') {
-        Some((titles, rest)) => format!("{}\n{rest}", bold(titles)),
-        None => table.to_owned(),
-    };
-    if wide.lines().all(|line| line.chars().count() <= width) {
-        return with_bold_titles(&wide);
+    let wide = without(&[], rows);
+    if fits(&wide, width) {
+        return with_bold_titles(&wide, &[]);
     }
-    let narrow = |row: &Vec<String>| {
-        let mut row = row[..NARROW].to_vec();
+    let mut rows_cut = rows.to_vec();
+    for row in &mut rows_cut {
         row[0] = cut(&row[0], NARROW_NAME);
-        row
+    }
+    let mut left_out = LEFT_OUT.to_vec();
+    let mut next = LEFT_OUT_NEXT.into_iter();
+    let table = loop {
+        let table = without(&left_out, &rows_cut);
+        match next.next() {
+            Some(title) if !fits(&table, width) => left_out.push(title),
+            _ => break table,
+        }
     };
-    let table = aligned([&titles].into_iter().chain(rows).map(narrow).collect());
+    let endpoints: Vec<&str> = rows
+        .iter()
+        .filter_map(|row| row.last())
+        .map(String::as_str)
+        .collect();
+    with_bold_titles(&table, &endpoints)
+}
+
+/// The table of `rows` under their titles, but for the columns `left_out`.
+fn without(left_out: &[&str], rows: &[Vec<String>]) -> String {
+    let titles = HEADER.map(|(title, _)| title.to_owned()).to_vec();
+    let is_kept = |column: &usize| !left_out.contains(&HEADER[*column].0);
+    let kept: Vec<usize> = (0..HEADER.len()).filter(is_kept).collect();
+    let shown = |row: &Vec<String>| kept.iter().map(|&column| row[column].clone()).collect();
+    let rows: Vec<_> = [&titles].into_iter().chain(rows).map(shown).collect();
+    let align: Vec<_> = kept.iter().map(|&column| HEADER[column].1).collect();
+    columns(&rows, &align)
+}
+
+fn fits(table: &str, width: usize) -> bool {
+    table.lines().all(|line| line.chars().count() <= width)
+}
+
+/// `table` with its first line in bold, and below each other line the endpoint that belongs to it.
+fn with_bold_titles(table: &str, endpoints: &[&str]) -> String {
     let mut lines = table.lines();
     let mut text = format!("{}\n", bold(lines.next().unwrap_or_default()));
-    for (line, row) in lines.zip(rows) {
-        let endpoint = row.last().map_or("", String::as_str);
-        text.push_str(&format!("{line}\n  {endpoint}\n"));
+    let mut endpoints = endpoints.iter();
+    for line in lines {
+        text.push_str(&format!("{line}\n"));
+        if let Some(endpoint) = endpoints.next() {
+            text.push_str(&format!("  {endpoint}\n"));
+        }
     }
     text
 }
@@ -154,11 +186,21 @@ mod tests {
         let rows = [row.map(str::to_owned).to_vec()];
         let wide = table(&rows, usize::MAX);
         assert_eq!(wide.lines().count(), 2, "{wide}");
-        let narrow = table(&rows, 80);
-        let lines: Vec<_> = narrow.lines().collect();
-        assert_eq!((lines.len(), lines[2]), (3, &*format!("  {endpoint}")));
-        for line in lines {
-            assert!(line.chars().count() <= 80, "{line:?}");
+        for (width, titles) in [
+            (80, "NAME ALGORITHM DISKSIZE DATA COMPR TOTAL RATIO"),
+            (60, "NAME DISKSIZE DATA COMPR TOTAL RATIO"),
+            (40, "NAME DATA TOTAL RATIO"),
+        ] {
+            let narrow = table(&rows, width);
+            let lines: Vec<_> = narrow.lines().collect();
+            assert_eq!((lines.len(), lines[2]), (3, &*format!("  {endpoint}")));
+            assert_eq!(
+                lines[0].split_whitespace().collect::<Vec<_>>().join(" "),
+                titles
+            );
+            for line in &lines[..2] {
+                assert!(line.chars().count() <= width, "{line:?}");
+            }
         }
     }
 }

@@ -33,6 +33,7 @@ use uzram_server::state::{Entry, StateDir, check_name, default_path, own_uid};
 
 use crate::args::device::Given;
 use crate::failure::{Failure, Result};
+use crate::output::{hanging, width};
 
 /// Longest time from the end of a killed server's socket to the end of its locks: the kernel frees
 /// the memory of its disks meanwhile.
@@ -260,11 +261,14 @@ pub struct Dead {
 }
 
 impl Dead {
-    /// Its line in a listing, with the command that cleans up.
+    /// Its line in a listing, with the command that cleans up; more lines in a narrow terminal.
     pub fn line(&self) -> String {
         let name = &self.name;
         let process = self.pid.map_or(String::new(), |pid| format!(" ({pid})"));
-        format!("{name}  dead: its server{process} was killed; uzram down {name} cleans up\n")
+        // A command stays in one line.
+        let words =
+            format!("dead: its server{process} was killed; uzram\u{a0}down\u{a0}{name} cleans up");
+        hanging(&format!("{name}  "), &words, width()).replace('\u{a0}', " ")
     }
 }
 

@@ -8,10 +8,14 @@ use uzram_server::size::human;
 use super::{Dead, StateAt, dead, disk, disks, none, plain, ratio, watch};
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
-use crate::output::{Align, bold, columns, print, print_json, width, wrapped};
+use crate::output::{Align, bold, columns, hanging, print, print_json, width, wrapped};
 
-/// Fewest characters per line for a meaning, however narrow the terminal is.
+/// Fewest characters per line for a meaning. In a terminal that is narrower there are none.
 const ABOUT_WIDTH_MIN: usize = 20;
+/// The columns of counters.
+const NAME: Align = Align::Left;
+const FIGURE: Align = Align::Right;
+const MEANING: Align = Align::Left;
 
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &StatArgs) -> Result {
@@ -62,11 +66,11 @@ fn raw(devices: &[Attributes]) -> Result {
 fn table(device: &Attributes) -> String {
     let title = device.get("name").map(plain).unwrap_or_default();
     let counters = counters(device, width());
-    format!("{}\n{}{counters}", bold(&title), facts(device))
+    format!("{}\n{}{counters}", bold(&title), facts(device, width()))
 }
 
 /// The group of the device's properties, with whatever a newer server adds.
-fn facts(device: &Attributes) -> String {
+fn facts(device: &Attributes, width: usize) -> String {
     let shown = |(name, value): (&String, &Value)| {
         let known = find(name);
         if name == "name" || known.is_some_and(|a| is_counter(a.group)) {
@@ -79,7 +83,13 @@ fn facts(device: &Attributes) -> String {
         Some(vec![format!("  {name}"), value])
     };
     let rows: Vec<_> = device.iter().filter_map(shown).collect();
-    columns(&rows, &[Align::Left, Align::Left])
+    let names = rows.iter().map(|row| row[0].chars().count());
+    let indent = names.max().unwrap_or(0) + 2;
+    let lines = rows.iter().map(|row| {
+        let head = format!("{:indent$}", row[0]);
+        hanging(&head, &row[1], width)
+    });
+    lines.collect()
 }
 
 fn is_counter(group: Group) -> bool {
@@ -94,9 +104,9 @@ fn bytes(value: &Value) -> String {
 }
 
 /// All counters in one table, so that the sections' columns line up. A narrow terminal gets no
-/// exact bytes, and meanings in several lines if necessary.
+/// exact bytes, and meanings in several lines if necessary, or none.
 fn counters(device: &Attributes, width: usize) -> String {
-    let wide = table_of(&rows(device), 4);
+    let wide = table_of(&rows(device), &[NAME, FIGURE, FIGURE, MEANING]);
     if wide.lines().all(|line| line.chars().count() <= width) {
         return wide;
     }
@@ -107,14 +117,13 @@ fn counters(device: &Attributes, width: usize) -> String {
     let figures = narrow
         .iter()
         .map(|row| row.iter().take(2).cloned().collect());
-    let figures = columns(&figures.collect::<Vec<_>>(), &[Align::Left, Align::Right]);
-    let indent = figures
-        .lines()
-        .map(|line| line.chars().count())
-        .max()
-        .unwrap_or(0)
-        + 2;
-    let room = width.saturating_sub(indent).max(ABOUT_WIDTH_MIN);
+    let figures: Vec<Vec<String>> = figures.collect();
+    let bare = columns(&figures, &[NAME, FIGURE]);
+    let widths = bare.lines().map(|line| line.chars().count());
+    let room = width.saturating_sub(widths.max().unwrap_or(0) + 2);
+    if room < ABOUT_WIDTH_MIN {
+        return table_of(&figures, &[NAME, FIGURE]);
+    }
     let mut wrapped_rows = Vec::new();
     for row in narrow {
         let Some(about) = row.get(2) else {
@@ -130,7 +139,7 @@ fn counters(device: &Attributes, width: usize) -> String {
             ));
         }
     }
-    table_of(&wrapped_rows, 3)
+    table_of(&wrapped_rows, &[NAME, FIGURE, MEANING])
 }
 
 fn rows(device: &Attributes) -> Vec<Vec<String>> {
@@ -148,12 +157,9 @@ fn rows(device: &Attributes) -> Vec<Vec<String>> {
     rows
 }
 
-/// Names and meanings are left-aligned, figures between them right-aligned; titles are bold.
-fn table_of(rows: &[Vec<String>], count: usize) -> String {
-    let mut align = vec![Align::Right; count];
-    align[0] = Align::Left;
-    align[count - 1] = Align::Left;
-    let table = columns(rows, &align);
+/// Titles are bold.
+fn table_of(rows: &[Vec<String>], align: &[Align]) -> String {
+    let table = columns(rows, align);
     let emphasised = |line: &str| match line.starts_with(' ') {
         true => format!("{line}\n"),
         false => format!("{}\n", bold(line)),

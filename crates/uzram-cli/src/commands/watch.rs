@@ -15,7 +15,7 @@ use uzram_server::state::StateDir;
 
 use super::{disk, disks, number, plain, ratio};
 use crate::failure::{Failure, Result};
-use crate::output::{cut, print_while_read, warn};
+use crate::output::{cut, print_while_read, warn, width};
 
 /// Seconds between two looks, at least and at most.
 const SECONDS_MIN: f64 = 0.1;
@@ -24,6 +24,36 @@ const SECONDS_MAX: f64 = 86_400.0;
 const LINES_A_TITLE: u32 = 20;
 /// Characters of a name.
 const NAME_WIDTH: usize = 12;
+
+/// A column of the table.
+#[derive(Clone, Copy)]
+struct Column {
+    title: &'static str,
+    width: usize,
+    /// Characters per line of the narrowest terminal that has the column.
+    least_width: usize,
+}
+
+/// All of them take 79 characters, those of the narrowest terminal 39.
+const COLUMNS: [Column; 9] = [
+    column("SECONDS", 7, 56),
+    column("NAME", NAME_WIDTH, 0),
+    column("READ/S", 8, 0),
+    column("WRITE/S", 8, 0),
+    column("DATA", 8, 48),
+    column("TOTAL", 8, 0),
+    column("LIMIT", 8, 72),
+    column("RATIO", 6, 63),
+    column("FAILED", 6, 79),
+];
+
+const fn column(title: &'static str, width: usize, least_width: usize) -> Column {
+    Column {
+        title,
+        width,
+        least_width,
+    }
+}
 
 /// Prints until the reader is gone, or the disk `name` is.
 pub fn run(state: &StateDir, name: Option<&str>, seconds: f64, is_json: bool) -> Result {
@@ -96,7 +126,7 @@ impl Printer {
                 continue;
             }
             if self.lines_until_title == 0 {
-                text.push_str(&titles());
+                text.push_str(&row(&COLUMNS.map(|column| column.title), width()));
                 let again = if self.repeats_titles {
                     LINES_A_TITLE
                 } else {
@@ -127,17 +157,20 @@ impl Printer {
             0 => "-".to_owned(),
             bytes => human(bytes),
         };
-        row([
-            format!("{:.1}", elapsed.as_secs_f64()),
-            cut(&name, NAME_WIDTH),
-            a_second(|seen| seen.read_bytes),
-            a_second(|seen| seen.write_bytes),
-            size("orig_data_size"),
-            size("mem_used_total"),
-            limit,
-            ratio(disk.get("compr_ratio")),
-            number(disk, "failed_writes").to_string(),
-        ])
+        row(
+            &[
+                &format!("{:.1}", elapsed.as_secs_f64()),
+                &cut(&name, NAME_WIDTH),
+                &a_second(|seen| seen.read_bytes),
+                &a_second(|seen| seen.write_bytes),
+                &size("orig_data_size"),
+                &size("mem_used_total"),
+                &limit,
+                &ratio(disk.get("compr_ratio")),
+                &number(disk, "failed_writes").to_string(),
+            ],
+            width(),
+        )
     }
 }
 
@@ -151,30 +184,19 @@ fn rate(time: Duration, before: u64, now: u64) -> String {
     }
 }
 
-fn titles() -> String {
-    let titles = [
-        "SECONDS", "NAME", "READ/S", "WRITE/S", "DATA", "TOTAL", "LIMIT", "RATIO", "FAILED",
-    ];
-    row(titles.map(str::to_owned))
-}
-
-/// Widths are fixed, because later lines are not known. A line has 79 characters.
-fn row(cells: [String; 9]) -> String {
-    let [
-        seconds,
-        name,
-        read,
-        write,
-        data,
-        total,
-        limit,
-        ratio,
-        failed,
-    ] = cells;
-    format!(
-        "{seconds:>7} {name:<NAME_WIDTH$} {read:>8} {write:>8} {data:>8} {total:>8} {limit:>8} \
-         {ratio:>6} {failed:>6}\n"
-    )
+/// A cell for each column, in as many columns as fit. Their widths are fixed, because later lines are not
+/// known.
+fn row(cells: &[&str; COLUMNS.len()], width: usize) -> String {
+    let kept = |column: &Column| column.least_width <= width;
+    let mut line = String::new();
+    for (column, cell) in COLUMNS.iter().zip(cells).filter(|(column, _)| kept(column)) {
+        let width = column.width;
+        match column.title {
+            "NAME" => line.push_str(&format!("{cell:<width$} ")),
+            _ => line.push_str(&format!("{cell:>width$} ")),
+        }
+    }
+    format!("{}\n", line.trim_end())
 }
 
 fn json(elapsed: Duration, disk: &Attributes) -> String {
@@ -200,21 +222,28 @@ mod tests {
 
     #[test]
     fn a_line_fits_a_terminal() {
-        let long = "1023 MiB".to_owned();
+        let long = "1023 MiB";
         let name = cut("a-name-of-thirty-two-characters0", NAME_WIDTH);
         let cells = [
-            "86400.0".into(),
-            name,
-            long.clone(),
-            long.clone(),
-            long.clone(),
-            long.clone(),
-            long,
-            "999.99".into(),
-            "0".into(),
+            "86400.0", &name, long, long, long, long, long, "999.99", "0",
         ];
-        for line in [row(cells), titles()] {
-            assert!(line.trim_end().chars().count() < 80, "{line:?}");
+        for width in 39..=80 {
+            for cells in [cells, COLUMNS.map(|column| column.title)] {
+                let line = row(&cells, width);
+                let line = line.trim_end();
+                assert!(line.chars().count() <= width, "{width}: {line:?}");
+            }
         }
+        let titles = |width| row(&COLUMNS.map(|column| column.title), width);
+        let shown = |width| {
+            titles(width)
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(shown(38), "NAME READ/S WRITE/S TOTAL");
+        assert_eq!(shown(60), "SECONDS NAME READ/S WRITE/S DATA TOTAL");
+        assert_eq!(shown(80), shown(usize::MAX));
+        assert_eq!(shown(80).split(' ').count(), COLUMNS.len());
     }
 }

@@ -1,26 +1,34 @@
-//! Every help text and every listing fits a terminal of 80 columns.
+//! Every help text fits a terminal of 80 columns, and every listing one of 40.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use crate::support::Home;
 
 const COLUMNS: usize = 80;
 
 fn at_80_columns(home: &Home, args: &[&str]) -> String {
+    at_columns(home, args, Some(COLUMNS))
+}
+
+/// `None` is no terminal.
+fn at_columns(home: &Home, args: &[&str], width: Option<usize>) -> String {
     let mut command = home.command(args);
-    let output = command
-        .env("COLUMNS", COLUMNS.to_string())
-        .output()
-        .unwrap();
+    command.env_remove("COLUMNS");
+    command.envs(width.map(|width| ("COLUMNS", width.to_string())));
+    let output = command.output().unwrap();
     assert!(output.status.success(), "{args:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Lines that are longer. A word that no line has room for, as a socket's address, cannot be broken.
-fn too_long(text: &str) -> Vec<&str> {
+/// Lines that are longer than `width`, but for those that are to be copied: a socket's address, a command.
+fn too_long(text: &str, width: usize) -> Vec<&str> {
     const UNBREAKABLE: usize = 40;
     let is_long = |line: &&str| {
         let mut words = line.split_whitespace();
         let can_break = words.all(|word| word.chars().count() < UNBREAKABLE);
-        line.chars().count() > COLUMNS && can_break
+        let is_command = line.contains(" && ") || line.starts_with("  uzram up ");
+        line.chars().count() > width && can_break && !is_command
     };
     text.lines().filter(is_long).collect()
 }
@@ -75,7 +83,7 @@ fn help_texts_fit_and_are_wrapped_once() {
                     .map(|l| format!("{shown} {flag}: twice: {l:?}")),
             );
             problems.extend(
-                too_long(&help)
+                too_long(&help, COLUMNS)
                     .iter()
                     .map(|l| format!("{shown} {flag}: {l:?}")),
             );
@@ -104,7 +112,6 @@ fn short_help_is_read_at_40_columns() {
 
 #[test]
 fn listings_fit() {
-    use std::io::{BufRead, BufReader};
     let home = Home::new();
     let _one = home.serve(&["--size", "64M"]);
     let name = "a-name-of-thirty-two-characters0";
@@ -112,19 +119,57 @@ fn listings_fit() {
     let mut dead = home.serve(&["--size", "1M", "--name", "dead"]);
     dead.signal("KILL");
     dead.wait();
-    for args in [&["list"][..], &["stat", "uzram0"], &["stat"]] {
-        let text = at_80_columns(&home, args);
-        assert_eq!(too_long(&text), Vec::<&str>::new(), "{args:?}");
-        assert!(text.contains("uzram0"), "{args:?}: {text}");
+    let mut problems = Vec::new();
+    for width in [40, 60, COLUMNS] {
+        for args in [&["list"][..], &["stat", "uzram0"], &["stat"], &["doctor"]] {
+            let text = at_columns(&home, args, Some(width));
+            let long = too_long(&text, width).into_iter();
+            problems.extend(long.map(|line| format!("{width}: {args:?}: {line:?}")));
+            let has_remedy = text.contains("uzram down dead");
+            assert!(
+                has_remedy || !matches!(args, ["list"] | ["stat"]),
+                "{width}: {text}"
+            );
+        }
+        let watched = watched(&home, Some(width)).into_iter();
+        let long = watched.filter(|line| line.chars().count() > width);
+        problems.extend(long.map(|line| format!("{width}: watch: {line:?}")));
     }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Nothing is left out or cut where nobody said how much room there is, as in a pipe.
+#[test]
+fn without_a_terminal_listings_are_whole() {
+    let home = Home::new();
+    let name = "a-name-of-thirty-two-characters0";
+    let _one = home.serve(&["--size", "1G", "--name", name]);
+    let mut dead = home.serve(&["--size", "1M", "--name", "dead"]);
+    dead.signal("KILL");
+    dead.wait();
+    let list = at_columns(&home, &["list"], None);
+    assert_eq!(list.lines().count(), 3, "{list}");
+    assert!(
+        list.starts_with("NAME ") && list.contains(" PID  ENDPOINT\n"),
+        "{list}"
+    );
+    let stat = at_columns(&home, &["stat", name], None);
+    assert!(stat.contains(" (1073741824 bytes)\n"), "{stat}");
+    assert!(
+        stat.contains("0 bytes  data stored, uncompressed\n"),
+        "{stat}"
+    );
+    assert!(watched(&home, None)[0].ends_with("RATIO FAILED"));
+}
+
+/// The first lines of a watch.
+fn watched(home: &Home, width: Option<usize>) -> Vec<String> {
     let mut command = home.command(&["stat", "--watch=0.1"]);
-    command
-        .env("COLUMNS", "80")
-        .stdout(std::process::Stdio::piped());
+    command.env_remove("COLUMNS").stdout(Stdio::piped());
+    command.envs(width.map(|width| ("COLUMNS", width.to_string())));
     let mut watch = command.spawn().unwrap();
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    for line in lines.map(Result::unwrap).take(6) {
-        assert!(line.chars().count() < COLUMNS, "{line:?}");
-    }
+    let lines = lines.map(Result::unwrap).take(6).collect();
     assert!(watch.wait().unwrap().success(), "nobody reads");
+    lines
 }
