@@ -298,7 +298,8 @@ impl Changing {
             _ => None,
         };
         for place in &places {
-            place.prepare_for(claim.name(), &config.tls, config.insecure)?;
+            let prepared = place.prepare_for(claim.name(), &config.tls, config.insecure);
+            prepared.map_err(|error| self.explain_file(error))?;
         }
         let is_reached = |place: &Arc<Place>| !place.endpoint().is_loopback();
         if config.insecure && config.endpoint.is_none() && !places.iter().any(is_reached) {

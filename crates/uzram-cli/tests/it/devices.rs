@@ -138,9 +138,9 @@ fn a_file_is_served_once() {
     let args = ["--device", "pmem", "--size", "1M", "--path", file];
     let _first = home.serve(&args);
     home.run(&[&["serve"], &args[..]].concat())
-        .refused(1, "in use by another process");
+        .refused(1, "in use already");
     home.run(&["btt", "check", file])
-        .refused(1, "in use by another process");
+        .refused(1, "in use already");
 }
 
 /// The server lives on when its file is cut off, and clients get errors.

@@ -90,7 +90,7 @@ fn paths_are_out_of_reach_but_for_its_own() {
 }
 
 #[test]
-fn dictionaries_are_read_from_where_it_may_read() {
+fn files_are_read_from_where_it_may_read() {
     let home = Home::new();
     let other = tempfile::tempdir().unwrap();
     let dictionary = |dir: &Path| {
@@ -129,6 +129,13 @@ fn dictionaries_are_read_from_where_it_may_read() {
             text.contains("sandbox lets it read beside its configuration"),
             "{text}"
         );
+        if cfg!(feature = "tls") {
+            let file = outside.to_str().unwrap();
+            let args = ["add", "--size", "1M", "--listen", "127.0.0.1:0"];
+            let tls = ["--tls-cert", file, "--tls-key", file];
+            home.run(&[&args[..], &tls].concat())
+                .refused(1, "sandbox lets it read beside its configuration");
+        }
     }
 }
 

@@ -28,6 +28,9 @@ const SEAL_BYTES: usize = 64 << 10;
 const PEM_BYTES_MAX: u64 = 1 << 20;
 /// The keys with which the server can sign.
 const KEYS_TAKEN: &str = "take ECDSA (P-256 or P-384), Ed25519, or RSA of 2048, 3072 or 4096 bits";
+/// The certificates that clients can check.
+const CERTIFICATES_TAKEN: &str = "make one of X.509 version 3, with the server's names \
+                                  (openssl req -x509 -addext subjectAltName=DNS:…)";
 const SECONDS_A_DAY: u64 = 24 * 60 * 60;
 
 /// The files of a server that speaks TLS, in PEM.
@@ -86,6 +89,10 @@ impl Tls {
             .map_err(|error| match error {
                 rustls::Error::InconsistentKeys(_) => {
                     refuse(&files.key, "does not fit the certificate", &error)
+                }
+                rustls::Error::InvalidCertificate(CertificateError::Other(_)) => {
+                    let what = "a certificate that cannot be used";
+                    refuse(&files.certificate, what, &CERTIFICATES_TAKEN)
                 }
                 _ => refuse(&files.certificate, "cannot be used", &error),
             })?;

@@ -423,6 +423,24 @@ fn keys_of_odd_sizes_are_refused_for_what_they_are() {
 }
 
 #[test]
+fn a_certificate_of_an_old_version_is_refused_with_the_way_to_a_new_one() {
+    let certificates = Certificates::new();
+    let old = certificates.path("old-cert.pem");
+    fs::write(&old, include_str!("x509-v1-cert.pem")).unwrap();
+    let files = TlsFiles {
+        certificate: old,
+        key: certificates.path("server-key.pem"),
+        client_ca: None,
+    };
+    let said = Tls::load(&files).unwrap_err().to_string();
+    assert!(
+        said.contains("old-cert.pem: a certificate that cannot be used: make one"),
+        "{said}"
+    );
+    assert!(!said.contains("OtherError"), "{said}");
+}
+
+#[test]
 fn a_certificate_outside_of_its_dates_is_told_and_served() {
     let certificates = Certificates::new();
     let told = |from: (i32, u8, u8), to: (i32, u8, u8)| {

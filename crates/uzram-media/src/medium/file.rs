@@ -136,7 +136,7 @@ impl PmemFile {
             Errno::WOULDBLOCK => Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "{}: in use by another process; end it first",
+                    "{}: in use already, as another disk or by another process; end that first",
                     path.display()
                 ),
             ),
