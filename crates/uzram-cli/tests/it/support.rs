@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for a server. Only one that hangs takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// The time limit of a command, in seconds.
-const RUN_SECONDS_MAX: &str = "60";
+/// The time limit of a command, in seconds: `advise` measures, and may get a tenth of a CPU.
+const RUN_SECONDS_MAX: &str = "300";
 
 /// Errors of a thread's files once it has ended.
 const ENOENT: i32 = 2;
