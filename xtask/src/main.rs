@@ -8,6 +8,7 @@
 
 mod aarch64;
 mod backports;
+mod beside;
 mod builds;
 mod dist;
 mod e2e;

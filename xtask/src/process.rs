@@ -21,8 +21,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Pause between two looks at a running command.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Process groups to kill when this program is asked to stop.
-static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+/// Process groups to end when this program is asked to stop, and how.
+static GROUPS: Mutex<Vec<(Pid, Signal)>> = Mutex::new(Vec::new());
 
 /// The end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,7 @@ pub fn line(command: &Command) -> String {
 pub struct Running {
     child: Child,
     group: Pid,
+    end: Signal,
 }
 
 impl Running {
@@ -121,13 +122,25 @@ impl Running {
     /// # Errors
     /// One line that names the program.
     pub fn start(command: &mut Command) -> Result<Running, String> {
+        Running::start_ended_by(Signal::KILL, command)
+    }
+
+    /// Starts this program again. It is asked to end and not killed, because it has commands of its own to kill.
+    ///
+    /// # Errors
+    /// One line that names the program.
+    pub fn start_again(command: &mut Command) -> Result<Running, String> {
+        Running::start_ended_by(Signal::TERM, command)
+    }
+
+    fn start_ended_by(end: Signal, command: &mut Command) -> Result<Running, String> {
         let child = command
             .process_group(0)
             .spawn()
             .map_err(|error| format!("`{}` did not start: {error}", line(command)))?;
         let group = Pid::from_child(&child);
-        groups().push(group);
-        Ok(Running { child, group })
+        groups().push((group, end));
+        Ok(Running { child, group, end })
     }
 
     /// The status, or `None` if the command still runs after `limit`.
@@ -151,7 +164,7 @@ impl Running {
     /// Kills the command and its children, and reaps it.
     pub fn kill(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = kill_process_group(self.group, Signal::KILL);
+            let _ = kill_process_group(self.group, self.end);
             let _ = self.child.wait();
         }
     }
@@ -160,7 +173,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
-        groups().retain(|group| *group != self.group);
+        groups().retain(|(group, _)| *group != self.group);
     }
 }
 
@@ -191,15 +204,15 @@ pub fn die_with_children_on_signals() {
     };
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            for group in groups().iter() {
-                let _ = kill_process_group(*group, Signal::KILL);
+            for (group, end) in groups().iter() {
+                let _ = kill_process_group(*group, *end);
             }
             std::process::exit(128 + signal);
         }
     });
 }
 
-fn groups() -> std::sync::MutexGuard<'static, Vec<Pid>> {
+fn groups() -> std::sync::MutexGuard<'static, Vec<(Pid, Signal)>> {
     GROUPS
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -5,6 +5,8 @@ use std::fmt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use crate::install;
 use crate::process::{self, Exit, Finished, Output};
 
@@ -102,6 +104,51 @@ impl Report {
         self.failures.extend(other.failures);
         self.left_out.extend(other.left_out);
         self.packages.extend(other.packages);
+    }
+
+    /// The findings for another process of ours.
+    pub fn to_json(&self) -> Value {
+        let failures = self.failures.iter();
+        let failures: Vec<_> = failures
+            .map(|failure| (&failure.name, &failure.said))
+            .collect();
+        json!({
+            "passed": self.passed,
+            "failures": failures,
+            "left_out": self.left_out,
+            "packages": self.packages,
+        })
+    }
+
+    /// The findings of another process of ours; `None` if the text is something else.
+    pub fn from_json(text: &str) -> Option<Report> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let failure = |failure: &Value| {
+            Some(Failure {
+                name: failure[0].as_str()?.to_string(),
+                said: failure[1].as_str()?.to_string(),
+            })
+        };
+        let package = |package: &Value| {
+            let mut known = install::ALL.iter().map(|tool| tool.package);
+            known.find(|known| *package == *known)
+        };
+        let list = |name: &str| value[name].as_array();
+        Some(Report {
+            passed: value["passed"].as_u64()?,
+            failures: list("failures")?
+                .iter()
+                .map(failure)
+                .collect::<Option<_>>()?,
+            left_out: list("left_out")?
+                .iter()
+                .map(|what| what.as_str().map(str::to_string))
+                .collect::<Option<_>>()?,
+            packages: list("packages")?
+                .iter()
+                .map(package)
+                .collect::<Option<_>>()?,
+        })
     }
 
     fn missing_packages(&self) -> Vec<&'static str> {
@@ -257,6 +304,27 @@ mod tests {
         report.check("good", Duration::ZERO, Ok(String::new()));
         assert_eq!(report.counts(), "1 passed, 1 failed");
         assert!(!report.is_success());
+    }
+
+    #[test]
+    fn findings_of_another_process_arrive_whole() {
+        let mut report = Report::default();
+        report.check("good", Duration::ZERO, Ok(String::new()));
+        report.fail("bad", "two\nlines".into());
+        report.leave_out("a test".into(), &["fio"]);
+        let text = report.to_json().to_string();
+        let again = Report::from_json(&text).unwrap();
+        assert_eq!(again.counts(), "1 passed, 1 failed");
+        assert_eq!(again.failures, report.failures);
+        assert_eq!(
+            (again.left_out, again.packages),
+            (report.left_out, report.packages)
+        );
+        // The file of a process that was killed while it wrote.
+        for end in 0..text.len() {
+            assert!(Report::from_json(&text[..end]).is_none());
+        }
+        assert!(Report::from_json(&text.replace("fio", "fioo")).is_none());
     }
 
     #[test]

@@ -1,9 +1,14 @@
 //! `cargo xtask test`: every check of the project, cheapest first, with a truthful count at the end.
+//!
+//! A build waits for its last crate, a guest for its one CPU, and tests wait for each other. So two steps run at a
+//! time, each with the builds of profiles that the other does not use.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::beside::{self, Done};
 use crate::process::{self, Exit, Output};
 use crate::report::{Report, tally};
 use crate::{aarch64, builds, dist, e2e, install, leftovers, vm, workspace};
@@ -23,6 +28,8 @@ const TESTS_LIMIT: Duration = Duration::from_secs(45 * 60);
 pub struct Options {
     install: bool,
     quick: bool,
+    /// Where the findings go, of steps that run for another process of ours.
+    report: Option<PathBuf>,
     steps: Vec<String>,
 }
 
@@ -33,10 +40,12 @@ impl Options {
     /// One line that names the unknown argument.
     pub fn parse(arguments: &[String]) -> Result<Options, String> {
         let mut options = Options::default();
-        for argument in arguments {
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--install" => options.install = true,
                 "--quick" => options.quick = true,
+                beside::REPORT => options.report = arguments.next().map(PathBuf::from),
                 step if STEPS.iter().any(|known| known.name == step) => {
                     options.steps.push(step.to_string());
                 }
@@ -55,137 +64,191 @@ impl Options {
     fn wants(&self, step: &Step) -> bool {
         self.steps.is_empty() || self.steps.iter().any(|name| name == step.name)
     }
+
+    fn leaves_out(&self, step: &Step) -> bool {
+        self.quick && self.steps.is_empty() && step.is_slow
+    }
+
+    /// The options but for the steps, as arguments.
+    fn flags(&self) -> Vec<&'static str> {
+        let install = may_install(self).then_some("--install");
+        let quick = self.quick.then_some("--quick");
+        install.into_iter().chain(quick).collect()
+    }
 }
 
 struct Step {
     name: &'static str,
-    slow: bool,
+    is_slow: bool,
+    place: Place,
     run: fn(&Options) -> Result<Report, String>,
 }
 
+/// Where a step runs. Builds of the first two wait for no lock of each other's: they use other profiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In this process, one after the other.
+    Here,
+    /// In processes of their own, one after the other, while those here run.
+    Beside,
+    /// At the end, alone: it measures.
+    Alone,
+}
+use Place::{Alone, Beside, Here};
+
+const QUICK: bool = false;
+const SLOW: bool = true;
+
 const STEPS: &[Step] = &[
-    Step {
-        name: "fmt",
-        slow: false,
-        run: fmt,
-    },
-    Step {
-        name: "clippy",
-        slow: false,
-        run: clippy,
-    },
-    Step {
-        name: "docs",
-        slow: false,
-        run: docs,
-    },
-    Step {
-        name: "deny",
-        slow: false,
-        run: deny,
-    },
-    Step {
-        name: "features",
-        slow: true,
-        run: features,
-    },
-    Step {
-        name: "msrv",
-        slow: true,
-        run: minimum_rust,
-    },
-    Step {
-        name: "tests",
-        slow: false,
-        run: tests,
-    },
-    Step {
-        name: "pure-rust",
-        slow: false,
-        run: pure_rust,
-    },
-    Step {
-        name: "shuttle",
-        slow: false,
-        run: shuttle,
-    },
-    Step {
-        name: "e2e",
-        slow: false,
-        run: end_to_end,
-    },
-    Step {
-        name: "release-tests",
-        slow: true,
-        run: release_tests,
-    },
-    Step {
-        name: "aarch64",
-        slow: true,
-        run: emulated_tests,
-    },
-    Step {
-        name: "dist",
-        slow: true,
-        run: static_binary,
-    },
-    Step {
-        name: "vm",
-        slow: true,
-        run: guest_tests,
-    },
-    Step {
-        name: "fuzz",
-        slow: true,
-        run: fuzz,
-    },
+    step("fmt", QUICK, Here, fmt),
+    step("clippy", QUICK, Here, clippy),
+    step("docs", QUICK, Here, docs),
+    step("deny", QUICK, Here, deny),
+    step("features", SLOW, Here, features),
+    step("msrv", SLOW, Here, minimum_rust),
+    step("tests", QUICK, Here, tests),
+    step("pure-rust", QUICK, Here, pure_rust),
+    step("aarch64", SLOW, Here, emulated_tests),
+    step("shuttle", QUICK, Beside, shuttle),
+    step("e2e", QUICK, Beside, end_to_end),
+    step("release-tests", SLOW, Beside, release_tests),
+    step("dist", SLOW, Beside, static_binary),
+    step("vm", SLOW, Beside, guest_tests),
+    step("fuzz", SLOW, Beside, fuzz),
+    step("rates", SLOW, Alone, rates),
 ];
+
+const fn step(
+    name: &'static str,
+    is_slow: bool,
+    place: Place,
+    run: fn(&Options) -> Result<Report, String>,
+) -> Step {
+    Step {
+        name,
+        is_slow,
+        place,
+        run,
+    }
+}
 
 /// Runs the suite, prints the summary, and fails if anything failed.
 pub fn run(options: &Options) -> ExitCode {
+    let wanted = STEPS.iter().filter(|step| options.wants(step));
+    if let Some(file) = &options.report {
+        return run_for_others(wanted, options, file);
+    }
     leftovers::put_back();
     if may_install(options) {
         install::install_missing();
     }
+    let mut summary = Summary {
+        started: Instant::now(),
+        rows: Vec::new(),
+        total: Report::default(),
+    };
+    let (left_out, wanted): (Vec<&Step>, Vec<_>) =
+        wanted.partition(|step| options.leaves_out(step));
+    for step in left_out {
+        let mut report = Report::default();
+        report.leave_out(format!("{} (--quick)", step.name), &[]);
+        summary.add(step.name, Duration::ZERO, report);
+    }
+    let (here, beside, alone) = in_places(wanted);
+    let beside = beside::start(beside, options.flags());
+    for step in here {
+        summary.run(step, options);
+        beside.try_iter().for_each(|done| summary.add_done(done));
+    }
+    beside.iter().for_each(|done| summary.add_done(done));
+    for step in alone {
+        summary.run(step, options);
+    }
+    summary.end()
+}
+
+/// The steps that run here, those that run beside them, and those that run alone afterwards. With nothing to run
+/// beside, all run here, where their output can be watched.
+fn in_places(wanted: Vec<&Step>) -> (Vec<&Step>, Vec<&'static str>, Vec<&Step>) {
+    let (alone, others): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|step| step.place == Alone);
+    if others.iter().all(|step| step.place == Beside) {
+        return (others, Vec::new(), alone);
+    }
+    let (here, beside): (Vec<_>, Vec<_>) = others.into_iter().partition(|step| step.place == Here);
+    let beside = beside.into_iter().map(|step| step.name).collect();
+    (here, beside, alone)
+}
+
+/// Runs the steps for the process that runs others beside them, and leaves it the findings in `file`.
+fn run_for_others<'a>(
+    steps: impl Iterator<Item = &'a Step>,
+    options: &Options,
+    file: &Path,
+) -> ExitCode {
     let mut total = Report::default();
-    let mut table = Vec::new();
-    for step in STEPS.iter().filter(|step| options.wants(step)) {
-        println!("\n=== {}", step.name);
-        let started = Instant::now();
-        let report = run_step(step, options);
-        table.push(report.row(step.name, started.elapsed()));
-        total.add(report);
+    for step in steps {
+        total.add(run_step(step, options));
     }
-    if is_ci() {
-        total.require_packages(install::is_available);
-    }
-    print_summary(&table, &total);
-    if total.is_success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    match std::fs::write(file, total.to_json().to_string()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{}: {error}", file.display());
+            ExitCode::FAILURE
+        }
     }
 }
 
 fn run_step(step: &Step, options: &Options) -> Report {
-    let mut report = Report::default();
-    if step.slow && options.quick && options.steps.is_empty() {
-        report.leave_out(format!("{} (--quick)", step.name), &[]);
-        return report;
-    }
     (step.run)(options).unwrap_or_else(|message| {
+        let mut report = Report::default();
         report.fail(step.name, message);
         report
     })
 }
 
-fn print_summary(table: &[String], total: &Report) {
-    println!("\n=== summary");
-    for row in table {
-        println!("{row}");
+/// The findings of all steps, and a row for each.
+struct Summary {
+    started: Instant,
+    rows: Vec<String>,
+    total: Report,
+}
+
+impl Summary {
+    /// Runs a step in this process.
+    fn run(&mut self, step: &Step, options: &Options) {
+        println!("\n=== {}", step.name);
+        let started = Instant::now();
+        let report = run_step(step, options);
+        self.add(step.name, started.elapsed(), report);
     }
-    print!("{total}");
-    println!("{}", total.counts());
+
+    /// Shows a step that ran beside others.
+    fn add_done(&mut self, done: Done) {
+        println!("\n=== {} (ran beside)\n{}", done.name, done.log);
+        self.add(done.name, done.elapsed, done.report);
+    }
+
+    fn add(&mut self, name: &str, elapsed: Duration, report: Report) {
+        self.rows.push(report.row(name, elapsed));
+        self.total.add(report);
+    }
+
+    /// Prints it.
+    fn end(mut self) -> ExitCode {
+        if is_ci() {
+            self.total.require_packages(install::is_available);
+        }
+        println!("\n=== summary");
+        self.rows.iter().for_each(|row| println!("{row}"));
+        print!("{}", self.total);
+        println!("in {} s", self.started.elapsed().as_secs());
+        println!("{}", self.total.counts());
+        match self.total.is_success() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
+    }
 }
 
 fn may_install(options: &Options) -> bool {
@@ -284,11 +347,13 @@ fn shuttle(_: &Options) -> Result<Report, String> {
 fn release_tests(_: &Options) -> Result<Report, String> {
     let crates = "-p uzram -p uzram-media -p uzram-frontends -p uzram-server";
     let test = cargo(&format!("test --profile suite {crates} --no-fail-fast"));
-    let mut report = cargo_test(test, TESTS_LIMIT)?;
-    // Rates mean something there only: the benchmark's jobs against fio's own.
+    cargo_test(test, TESTS_LIMIT)
+}
+
+/// The benchmark's jobs against fio's own. Rates mean something optimized only.
+fn rates(_: &Options) -> Result<Report, String> {
     let rates = cargo("test --profile suite -p uzram-bench --lib -- as_many_operations");
-    report.add(cargo_test(rates, TESTS_LIMIT)?);
-    Ok(report)
+    cargo_test(rates, TESTS_LIMIT)
 }
 
 /// A subset of the tests on the other architecture that most users have.
@@ -459,5 +524,35 @@ mod tests {
             ["fmt", "e2e"]
         );
         assert!(parse(&["--fast"]).unwrap_err().contains("release-tests"));
+    }
+
+    #[test]
+    fn steps_run_beside_others_only_where_there_are_others() {
+        let places = |names: &[&str]| {
+            let wanted = STEPS.iter().filter(|step| names.contains(&step.name));
+            let (here, beside, alone) = in_places(wanted.collect());
+            let names = |steps: Vec<&Step>| steps.iter().map(|step| step.name).collect::<Vec<_>>();
+            (names(here), beside, names(alone))
+        };
+        assert_eq!(
+            places(&["rates", "e2e", "fmt", "tests", "vm"]),
+            (vec!["fmt", "tests"], vec!["e2e", "vm"], vec!["rates"])
+        );
+        assert_eq!(places(&["e2e", "vm"]), (vec!["e2e", "vm"], vec![], vec![]));
+        assert_eq!(places(&["rates"]), (vec![], vec![], vec!["rates"]));
+    }
+
+    #[test]
+    fn a_step_beside_gets_the_options_and_is_not_left_out() {
+        let parse = |words: &[&str]| {
+            Options::parse(&words.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap()
+        };
+        let slow = STEPS.iter().find(|step| step.is_slow).unwrap();
+        let options = parse(&["--quick", "--install"]);
+        assert!(options.leaves_out(slow));
+        let again = [&options.flags()[..], &[beside::REPORT, "file", slow.name]].concat();
+        let again = parse(&again);
+        assert!(again.quick && again.install && !again.leaves_out(slow));
+        assert_eq!(again.report, Some(PathBuf::from("file")));
     }
 }
