@@ -22,15 +22,8 @@ pub fn man(out: &Path) -> Result<(), String> {
         let _ = fs::remove_dir_all(out.join(old));
     }
     let mut cargo = workspace::cargo();
-    cargo.args([
-        "run",
-        "--quiet",
-        "-p",
-        "uzram-cli",
-        "--example",
-        "man",
-        "--",
-    ]);
+    // Of the default members, with whose features the tests have built it.
+    cargo.args(["run", "--quiet", "--example", "man", "--"]);
     let finished = process::run(cargo.arg(out), LIMIT, Output::Shown)?;
     if finished.exit != Exit::Code(0) {
         return Err(process::failure(&cargo, &finished));

@@ -23,6 +23,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// it has CPUs needs half of that.
 const TESTS_LIMIT: Duration = Duration::from_secs(45 * 60);
 
+/// As arguments of cargo.
+const LABORATORY: &str = "test --profile suite -p uzram-bench -p uzram-testkit -p uzram-variants";
+/// The test that measures, by a part of its name.
+const RATES: &str = "as_many_operations";
+
 /// The arguments of `test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -84,7 +89,7 @@ struct Step {
     run: fn(&Options) -> Result<Report, String>,
 }
 
-/// Where a step runs. Builds of the first two wait for no lock of each other's: they use other profiles.
+/// Where a step runs. Builds of the first two seldom wait for each other: nearly all use other profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In this process, one after the other.
@@ -107,6 +112,8 @@ const STEPS: &[Step] = &[
     step("features", SLOW, Here, features),
     step("msrv", SLOW, Here, minimum_rust),
     step("tests", QUICK, Here, tests),
+    // Not beside the product's: both swap, and change the settings of the kernel for it.
+    step("laboratory", QUICK, Here, laboratory),
     step("pure-rust", QUICK, Here, pure_rust),
     step("aarch64", SLOW, Here, emulated_tests),
     step("shuttle", QUICK, Beside, shuttle),
@@ -314,11 +321,8 @@ fn minimum_rust(_: &Options) -> Result<Report, String> {
 }
 
 fn tests(_: &Options) -> Result<Report, String> {
-    // The default members are the product. Apart from the laboratory, for cargo would build the engine for both
-    // with the feature that only the laboratory enables.
+    // The default members are the product.
     let mut report = cargo_test(cargo("test --no-fail-fast"), TESTS_LIMIT)?;
-    let laboratory = cargo("test -p uzram-bench -p uzram-testkit --no-fail-fast");
-    report.add(cargo_test(laboratory, TESTS_LIMIT)?);
     if !install::missing(&[install::CHROMIUM]).is_empty() {
         let what = "tests: reports in a browser (no chromium)";
         report.leave_out(what.into(), &[install::CHROMIUM.package]);
@@ -337,23 +341,40 @@ fn pure_rust(_: &Options) -> Result<Report, String> {
 /// interleavings: the tests named `shuttle` (others do not run in a schedule). A target directory
 /// of its own keeps the flag from other steps.
 fn shuttle(_: &Options) -> Result<Report, String> {
-    let mut test = cargo("test --profile suite -p uzram -p uzram-bench --lib shuttle");
+    let packages = "-p uzram -p uzram-variants --no-default-features";
+    let mut test = cargo(&format!("test --profile suite {packages} --lib shuttle"));
     test.env("RUSTFLAGS", "--cfg uzram_shuttle");
     test.env("CARGO_TARGET_DIR", workspace::target_dir().join("shuttle"));
     cargo_test(test, TESTS_LIMIT)
 }
 
-/// Races and arithmetic of the engine and the protocol, optimized.
+/// Races and arithmetic of the engine, the protocols and the program, optimized. A test that swaps for minutes where
+/// it is optimized runs with the others in step `tests`.
 fn release_tests(_: &Options) -> Result<Report, String> {
-    let crates = "-p uzram -p uzram-media -p uzram-frontends -p uzram-server";
-    let test = cargo(&format!("test --profile suite {crates} --no-fail-fast"));
+    let mut test = cargo("test --profile suite --no-fail-fast");
+    test.args(e2e::PACKAGES)
+        .args(["--", "--skip", "swap_carries"]);
     cargo_test(test, TESTS_LIMIT)
+}
+
+/// The laboratory's tests, optimized and with checked arithmetic: its corpora and models are large. Apart from the
+/// product, for cargo would build the engine for both with the feature that only the laboratory enables.
+fn laboratory(_: &Options) -> Result<Report, String> {
+    let test = cargo(&format!("{LABORATORY} --no-fail-fast -- --skip {RATES}"));
+    let mut report = cargo_test(test, TESTS_LIMIT)?;
+    if !install::missing(&[install::CHROMIUM]).is_empty() {
+        let what = "laboratory: reports in a browser (no chromium)";
+        report.leave_out(what.into(), &[install::CHROMIUM.package]);
+    }
+    Ok(report)
 }
 
 /// The benchmark's jobs against fio's own. Rates mean something optimized only.
 fn rates(_: &Options) -> Result<Report, String> {
-    let rates = cargo("test --profile suite -p uzram-bench --lib -- as_many_operations");
-    cargo_test(rates, TESTS_LIMIT)
+    cargo_test(
+        cargo(&format!("{LABORATORY} --lib -- {RATES}")),
+        TESTS_LIMIT,
+    )
 }
 
 /// A subset of the tests on the other architecture that most users have.

@@ -10,7 +10,7 @@
 //! - `workload`, `synthetic` and `sink` are what all sides share: pages, orders, buffers. The head of
 //!   `workload` says what is fair.
 //! - `folder` holds folders and cgroups of a run, and undoes what a run that was killed left behind.
-//! - `variants/` holds the engine's paths not taken: other slot locks, other ways to share streams.
+//! - The crate `uzram-variants` holds the engine's paths not taken: other slot locks, other ways to share streams.
 //! - `aims` and `published` put what is aimed at and what others published, from `data/`, beside figures;
 //!   `suite/grid` makes the blocks of published tables, `suite/orderings` says which orders hold.
 //! - Corpora, spreads and reports are those of `uzram-advise`.
@@ -25,7 +25,6 @@
 //! - `suite/codecs/bare.rs`: calls into liblz4
 //! - `suite/pools/glibc.rs`: malloc_trim
 //! - `suite/pools/mimalloc.rs`: an allocator beside the program's own
-//! - `variants/locks.rs`: promises that locks exclude
 
 #![deny(unsafe_code)]
 
@@ -48,7 +47,6 @@ mod sink;
 mod suite;
 mod summary;
 mod synthetic;
-mod variants;
 mod workload;
 
 pub use uzram_advise::{Error, Result};

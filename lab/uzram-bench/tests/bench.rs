@@ -53,10 +53,11 @@ impl Home {
 fn path_with_uzram() -> std::ffi::OsString {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let arguments = "build --quiet --offline -p uzram-cli --message-format json";
-        let mut build = Command::new(cargo);
+        // With an example, and of the default members: so the tests of the product have built it.
+        let arguments = "build --quiet --offline --bin uzram --example man --message-format json";
+        let mut build = uzram_testkit::cargo();
         build.args(arguments.split(' '));
+        build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
         let built = build.stderr(Stdio::inherit()).output().unwrap();
         assert!(built.status.success(), "{build:?}");
         let said = String::from_utf8(built.stdout).unwrap();
@@ -245,6 +246,25 @@ fn suites_scales_and_threads_that_cannot_be_are_refused() {
         refused(&[suite, "--seconds", "0"], "seconds 0: at least 1");
         refused(&[suite, "--against", "brd"], "one of kernel-zram");
         refused(&[suite, "--corpus", "/none"], "corpus /none: ");
+    }
+}
+
+#[test]
+fn suites_and_options_that_the_readme_names_exist() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let shown: Vec<&str> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("uzram bench "))
+        .collect();
+    assert!(!shown.is_empty());
+    for arguments in shown {
+        let suite = arguments.split(' ').next().unwrap();
+        let help = Home::new().command(&[suite, "--help"]).output().unwrap();
+        assert!(help.status.success(), "{arguments}");
+        let help = String::from_utf8(help.stdout).unwrap();
+        let mut options = arguments.split(' ').filter(|word| word.starts_with("--"));
+        assert!(options.all(|option| help.contains(option)), "{arguments}");
     }
 }
 

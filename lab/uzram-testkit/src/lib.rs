@@ -1,5 +1,5 @@
-//! Shared by tests and benchmarks: one generator of random numbers, pages of known kinds, and a
-//! browser that checks reports.
+//! Shared by tests and benchmarks: one generator of random numbers, pages of known kinds, a
+//! browser that checks reports, and cargo for tests that build programs.
 //!
 //! The same seed gives the same bytes everywhere. This crate depends on none of the others, so
 //! that all of them can use it in their tests. The product never does.
@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 pub mod browser;
+mod cargo;
 pub mod pages;
 mod rng;
 
+pub use cargo::cargo;
 pub use rng::{Rng, noise};

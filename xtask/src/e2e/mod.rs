@@ -17,6 +17,20 @@ use crate::workspace;
 use cases::{Bench, CASES, Variant};
 pub use client::write_and_read;
 
+/// The packages that are tested optimized. One list for the program and the tests: cargo chooses features for all
+/// packages of a command, and with other features it would build most crates again.
+pub const PACKAGES: [&str; 10] = [
+    "-p",
+    "uzram",
+    "-p",
+    "uzram-media",
+    "-p",
+    "uzram-frontends",
+    "-p",
+    "uzram-server",
+    "-p",
+    "uzram-cli",
+];
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 
 const VARIANTS: &[Variant] = &[
@@ -76,7 +90,9 @@ pub fn run(quick: bool) -> Result<Report, String> {
 
 fn build() -> Result<PathBuf, String> {
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--profile", "suite", "-p", "uzram-cli"]);
+    cargo.args(["build", "--profile", "suite"]).args(PACKAGES);
+    // With an example cargo chooses the features that it chooses for tests.
+    cargo.args(["--bin", "uzram", "--example", "man"]);
     let finished = process::run(&mut cargo, BUILD_LIMIT, Output::Shown)?;
     if finished.exit != process::Exit::Code(0) {
         return Err(process::failure(&cargo, &finished));

@@ -1,22 +1,29 @@
 //! The commands that README.md shows: every sub-command and option of `uzram` exists.
 
 use std::process::Command;
+use std::sync::LazyLock;
 
-use crate::tree::{Tree, root};
+use crate::tree::{Tree, cargo};
+
+/// The program. It is built together with an example, for then cargo chooses the features that it chooses for tests
+/// and finds all crates built.
+static BINARY: LazyLock<String> = LazyLock::new(|| {
+    let said = cargo("build --quiet --bin uzram --example man --message-format json");
+    let mut messages = said.lines().map(|line| serde_json::from_str(line).unwrap());
+    let program = messages.find_map(|message: serde_json::Value| {
+        let is_program = message["target"]["name"] == "uzram";
+        message["executable"]
+            .as_str()
+            .filter(|_| is_program)
+            .map(str::to_owned)
+    });
+    program.expect("cargo names the program that it built")
+});
 
 /// The output of the built program for `uzram help`, or `uzram help SUB...`; `None` if it fails.
-/// For `bench SUITE` it is the output of `uzram-bench`.
 pub fn help_of_the_binary(subcommand: &[String]) -> Option<String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    let (package, subcommand) = match subcommand {
-        [bench, suite @ ..] if bench == "bench" => ("uzram-bench", suite),
-        all => ("uzram-cli", all),
-    };
-    command
-        .args(["run", "--quiet", "-p", package, "--", "help"])
-        .args(subcommand);
-    let output = command.current_dir(root()).output().unwrap();
+    let mut command = Command::new(&*BINARY);
+    let output = command.arg("help").args(subcommand).output().unwrap();
     output
         .status
         .success()
@@ -30,7 +37,10 @@ pub fn unknown(tree: &Tree, help: &dyn Fn(&[String]) -> Option<String>) -> Vec<S
     };
     let mut violations = Vec::new();
     let mut seen: Vec<(Vec<String>, Option<String>)> = Vec::new();
-    for (line, words) in uzram_commands(&readme.text) {
+    // Suites are looked up by a test of the laboratory.
+    let is_suite = |words: &[String]| words.first().is_some_and(|word| word == "bench");
+    let commands = uzram_commands(&readme.text).into_iter();
+    for (line, words) in commands.filter(|(_, words)| !is_suite(words)) {
         let subcommand: Vec<String> = subcommand(&words);
         if !seen.iter().any(|(known, _)| *known == subcommand) {
             seen.push((subcommand.clone(), help(&subcommand)));

@@ -35,8 +35,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "uzram-frontends",
             "uzram-pager",
             "uzram-server",
+            "uzram-variants",
         ],
     ),
+    ("uzram-variants", &["uzram"]),
     (TESTKIT, &[]),
     ("xtask", &[]),
 ];

@@ -7,11 +7,22 @@ use crate::tree::cargo;
 const APART: &[(&str, &[&str])] = &[
     (
         "uzram-cli",
-        &["uzram-bench", "uzram-testkit", "libmimalloc-sys"],
+        &[
+            "uzram-bench",
+            "uzram-testkit",
+            "uzram-variants",
+            "libmimalloc-sys",
+        ],
     ),
     (
         "uzram-server",
-        &["uzram-advise", "uzram-bench", "uzram-testkit", "maud"],
+        &[
+            "uzram-advise",
+            "uzram-bench",
+            "uzram-testkit",
+            "uzram-variants",
+            "maud",
+        ],
     ),
 ];
 

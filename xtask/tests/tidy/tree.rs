@@ -128,8 +128,7 @@ pub fn root() -> PathBuf {
 
 /// The output of cargo, run in the root with `arguments` that are separated by blanks.
 pub fn cargo(arguments: &str) -> String {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = std::process::Command::new(cargo);
+    let mut command = uzram_testkit::cargo();
     command.args(arguments.split(' ')).current_dir(root());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -6,7 +6,7 @@ use uzram::{PageIndex, Store};
 use super::{Channel, Counts, Job, Target};
 use crate::corpus::PAGE_BYTES;
 use crate::error::Result;
-use crate::variants::streams::Sleeps;
+use uzram_variants::streams::Sleeps;
 
 /// Makes a store of a codec's name and a size in bytes.
 pub(crate) type Make = fn(&str, u64) -> Result<Box<dyn AnyStore>>;

@@ -20,7 +20,7 @@ use crate::suite::contention::{self, ALGORITHM, ContentionArgs, Layout, matrix_t
 use crate::suite::grid::{Grid, Published};
 use crate::suite::rows::Row;
 use crate::suite::{Options, Suite, Work};
-use crate::variants::locks::{EntryCas, EntryRwLock, EntrySpinlock, SpinningBit, TableRwLock};
+use uzram_variants::locks::{EntryCas, EntryRwLock, EntrySpinlock, SpinningBit, TableRwLock};
 
 /// iozone's file, as published.
 const IOZONE_BYTES: u64 = 200 << 20;

@@ -20,7 +20,7 @@ use crate::suite::contention::{self, ALGORITHM, ContentionArgs, Layout, matrix_t
 use crate::suite::grid::{Grid, Published};
 use crate::suite::rows::Row;
 use crate::suite::{Options, Suite, Work};
-use crate::variants::streams::{IdleList, OneStream, Sleeps};
+use uzram_variants::streams::{IdleList, OneStream, Sleeps};
 
 /// The published disk.
 const DISK_BYTES: u64 = 3 << 30;

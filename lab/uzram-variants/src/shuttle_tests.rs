@@ -16,9 +16,9 @@ use uzram::{
     Store, Unit,
 };
 
-use super::locks::{EntryCas, EntryRwLock, EntrySpinlock, SpinningBit, TableRwLock};
-use super::streams::{IdleList, OneStream, Sleeps};
-use super::sync::{self, AtomicU64, Condvar, Mutex, Ordering};
+use crate::locks::{EntryCas, EntryRwLock, EntrySpinlock, SpinningBit, TableRwLock};
+use crate::streams::{IdleList, OneStream, Sleeps};
+use crate::sync::{self, AtomicU64, Condvar, Mutex, Ordering};
 
 /// Of each kind of schedule.
 const SCHEDULES: usize = if cfg!(debug_assertions) { 300 } else { 3000 };

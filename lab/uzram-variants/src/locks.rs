@@ -10,13 +10,13 @@
 use crossbeam_utils::CachePadded;
 use uzram::lab::{LOCK_BITS, Slot, SlotLock, Word};
 
-use super::sync::{Ordering, Patience};
+use crate::sync::{Ordering, Patience};
 
 /// The bit of the slot word that [`SpinningBit`] sets.
 const BIT: u64 = LOCK_BITS & LOCK_BITS.wrapping_neg();
 
 /// One rwlock for all entries.
-pub(crate) struct TableRwLock {
+pub struct TableRwLock {
     lock: CachePadded<Word>,
 }
 
@@ -50,7 +50,7 @@ unsafe impl SlotLock for TableRwLock {
 }
 
 /// A word an entry that is exchanged until it was free.
-pub(crate) struct EntryCas;
+pub struct EntryCas;
 
 // SAFETY: the exchange from 0 to 1 succeeds for one thread until that stores 0; it acquires what the store
 // releases.
@@ -77,7 +77,7 @@ unsafe impl SlotLock for EntryCas {
 
 /// A spinlock an entry, first come, first served: the ticket served in the low half of its word, the
 /// next one to be had in the high half.
-pub(crate) struct EntrySpinlock;
+pub struct EntrySpinlock;
 
 impl EntrySpinlock {
     const SERVED: u64 = (1 << 32) - 1;
@@ -115,7 +115,7 @@ unsafe impl SlotLock for EntrySpinlock {
 }
 
 /// A rwlock an entry.
-pub(crate) struct EntryRwLock;
+pub struct EntryRwLock;
 
 // SAFETY: the entry's rwlock excludes writers from everybody; see `rw`.
 unsafe impl SlotLock for EntryRwLock {
@@ -146,7 +146,7 @@ unsafe impl SlotLock for EntryRwLock {
 }
 
 /// A bit of the slot word, as the engine's, but nobody sleeps.
-pub(crate) struct SpinningBit;
+pub struct SpinningBit;
 
 // SAFETY: the bit is set by an exchange from a word without it, so by one thread at a time, and cleared by
 // the store of the word, which releases what the exchange acquires.

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use uzram::lab::StreamPolicy;
 
-use super::sync::{self, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sync::{self, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
 /// How often a writer slept for a stream; shared with whoever asks.
 #[derive(Clone, Default)]
-pub(crate) struct Sleeps(Arc<AtomicU64>);
+pub struct Sleeps(Arc<AtomicU64>);
 
 impl Sleeps {
-    pub(crate) fn count(&self) -> u64 {
+    /// So far.
+    pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -25,7 +26,7 @@ impl Sleeps {
 }
 
 /// Streams in a list, `most` of them at most.
-pub(crate) struct IdleList<C> {
+pub struct IdleList<C> {
     idle: Mutex<Idle<C>>,
     returned: Condvar,
     most: usize,
@@ -39,7 +40,7 @@ struct Idle<C> {
 }
 
 /// A context out of the list.
-pub(crate) struct IdleLease<'a, C> {
+pub struct IdleLease<'a, C> {
     list: &'a IdleList<C>,
     /// `None` only while it is being given back.
     context: Option<C>,
@@ -47,7 +48,7 @@ pub(crate) struct IdleLease<'a, C> {
 
 impl<C> IdleList<C> {
     /// A list that is to have `most` streams, at least one.
-    pub(crate) fn new(most: usize, sleeps: Sleeps) -> IdleList<C> {
+    pub fn new(most: usize, sleeps: Sleeps) -> IdleList<C> {
         let idle = Idle {
             contexts: Vec::with_capacity(most),
             made: 0,
@@ -143,18 +144,19 @@ impl<C> DerefMut for IdleLease<'_, C> {
 }
 
 /// One stream for all.
-pub(crate) struct OneStream<C> {
+pub struct OneStream<C> {
     context: Mutex<Option<C>>,
     sleeps: Sleeps,
 }
 
 /// The one context.
-pub(crate) struct OneLease<'a, C> {
+pub struct OneLease<'a, C> {
     context: MutexGuard<'a, Option<C>>,
 }
 
 impl<C> OneStream<C> {
-    pub(crate) fn new(sleeps: Sleeps) -> OneStream<C> {
+    /// The stream, made at the first use.
+    pub fn new(sleeps: Sleeps) -> OneStream<C> {
         OneStream {
             context: Mutex::new(None),
             sleeps,
