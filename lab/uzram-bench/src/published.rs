@@ -3,77 +3,40 @@
 //! Published figures come from other machines: orders and shapes compare, absolute values do not. Names
 //! of their cases or variants have a part that begins with [`PREFIX`].
 
-use std::sync::LazyLock;
-
 use crate::report::{Basis, Block, Column, Figure};
 
 /// A part of the name of every published case or variant begins with this.
 pub(crate) const PREFIX: &str = "published";
 
 /// A table: its first line names the fields of the others.
-#[derive(Debug)]
-pub(crate) struct Table {
-    head: Vec<&'static str>,
-    rows: Vec<Vec<&'static str>>,
-}
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Table(&'static str);
 
 impl Table {
     /// Per-CPU streams: S. Senozhatsky, "zram: user per-cpu compression streams", linux-kernel, March and
     /// May 2016: zram of 3 GB with lzo, ext4, 4 x86-64 CPUs, a fresh device for each run of
     /// `iozone -t T -R -r (8*T)K -s ((3G/T - 10%)/1M)M -I +Z`.
-    pub(crate) fn streams() -> &'static Table {
-        static TABLE: LazyLock<Table> =
-            LazyLock::new(|| Table::parse(include_str!("../data/streams-2016.csv")));
-        &TABLE
-    }
+    pub(crate) const STREAMS: Table = Table(include_str!("../data/streams-2016.csv"));
 
     /// Slot locks: W. Yang, "zram: use entry-level locks" (later "replace global tb_lock with fine grain
     /// lock"), linux-kernel, 2014: a Core2 Q8400, 4 streams, lzo; zram of 1 GB with ext4 under
     /// `iozone -t 4 -R -r 16K -s 200M -I +Z`; means of 10 runs.
-    pub(crate) fn locks_iozone() -> &'static Table {
-        static TABLE: LazyLock<Table> =
-            LazyLock::new(|| Table::parse(include_str!("../data/locks-iozone-2014.csv")));
-        &TABLE
-    }
+    pub(crate) const LOCKS_IOZONE: Table = Table(include_str!("../data/locks-iozone-2014.csv"));
 
     /// The same change on a raw device of 10 MB under fio with `bs=32k randrepeat=1 randseed=100
     /// refill_buffers scramble_buffers=1 direct=1 loops=3000 numjobs=4`.
-    pub(crate) fn locks_fio() -> &'static Table {
-        static TABLE: LazyLock<Table> =
-            LazyLock::new(|| Table::parse(include_str!("../data/locks-fio-2014.csv")));
-        &TABLE
-    }
+    pub(crate) const LOCKS_FIO: Table = Table(include_str!("../data/locks-fio-2014.csv"));
 
     /// The move to the crypto compress interface, May 2016: fio, 1 to 10 jobs, 4 CPUs, lzo; reads and
     /// writes added up.
-    pub(crate) fn interface() -> &'static Table {
-        static TABLE: LazyLock<Table> =
-            LazyLock::new(|| Table::parse(include_str!("../data/interface-2016.csv")));
-        &TABLE
-    }
+    pub(crate) const INTERFACE: Table = Table(include_str!("../data/interface-2016.csv"));
 
     /// The kernel's swap calls under pmbench, 2017: means by path.
-    pub(crate) fn swap() -> &'static Table {
-        static TABLE: LazyLock<Table> =
-            LazyLock::new(|| Table::parse(include_str!("../data/swap-2017.csv")));
-        &TABLE
-    }
+    pub(crate) const SWAP: Table = Table(include_str!("../data/swap-2017.csv"));
 
     /// Allocators under zpool: A. Badmaev and V. Wool, "mm: add ztree - new allocator for use via zpool
     /// API", linux-mm, March 2022: an arm64 virtual machine.
-    pub(crate) fn allocators() -> &'static Table {
-        static TABLE: LazyLock<Table> =
-            LazyLock::new(|| Table::parse(include_str!("../data/allocators-2022.csv")));
-        &TABLE
-    }
-
-    fn parse(text: &'static str) -> Table {
-        let mut lines = text.lines().map(|line| line.split(',').collect());
-        Table {
-            head: lines.next().unwrap_or_default(),
-            rows: lines.collect(),
-        }
-    }
+    pub(crate) const ALLOCATORS: Table = Table(include_str!("../data/allocators-2022.csv"));
 
     /// The numbers of `fields` in each row in which every field of `keys` has its value.
     pub(crate) fn find<const N: usize>(
@@ -81,14 +44,16 @@ impl Table {
         keys: &[(&str, &str)],
         fields: [&str; N],
     ) -> Vec<[f64; N]> {
-        let place = |field: &str| self.head.iter().position(|name| *name == field);
-        let is_it = |row: &&Vec<&str>| {
+        let mut rows = self.0.lines().map(|line| line.split(',').collect());
+        let head: Vec<&str> = rows.next().unwrap_or_default();
+        let place = |field: &str| head.iter().position(|name| *name == field);
+        let is_it = |row: &Vec<&str>| {
             let mut keys = keys.iter();
             keys.all(|(field, value)| place(field).is_some_and(|at| row[at] == *value))
         };
         let number = |row: &[&str], field| place(field).and_then(|at| row[at].parse().ok());
-        let rows = self.rows.iter().filter(is_it);
-        let numbers = rows.map(|row| fields.map(|field| number(row, field).unwrap_or(f64::NAN)));
+        let rows = rows.filter(is_it);
+        let numbers = rows.map(|row| fields.map(|field| number(&row, field).unwrap_or(f64::NAN)));
         numbers.collect()
     }
 }
@@ -140,7 +105,7 @@ mod tests {
 
     #[test]
     fn every_field_that_is_asked_for_is_a_number() {
-        let streams = Table::streams();
+        let streams = Table::STREAMS;
         let columns = ["max_streams_4", "max_streams_8", "per_cpu_streams"];
         for threads in 1..=10 {
             let threads: &str = &threads.to_string();
@@ -152,7 +117,7 @@ mod tests {
         assert_eq!(rewrite, [[3_402_447.88, 3_415_685.88, 5_054_705.38]]);
         assert!(streams.find(&[("test", "none")], columns).is_empty());
         let columns = ["base_rwlock_table_kbps", "bit_spinlock_kbps"];
-        for (table, rows) in [(Table::locks_iozone(), 11), (Table::locks_fio(), 4)] {
+        for (table, rows) in [(Table::LOCKS_IOZONE, 11), (Table::LOCKS_FIO, 4)] {
             let found = table.find(&[], columns);
             assert_eq!(found.len(), rows);
             assert!(found.as_flattened().iter().all(|value| *value > 0.0));

@@ -405,7 +405,7 @@ fn verdicts(call: &str, means: &[Series], kind: Kind) -> Vec<String> {
     }
     let fields = ["allocated_us", "on_stack_us", "rw_page_us"];
     let keys = [("device", kind.name()), ("call", call)];
-    for [allocated_us, on_stack_us, rw_page_us] in Table::swap().find(&keys, fields) {
+    for [allocated_us, on_stack_us, rw_page_us] in Table::SWAP.find(&keys, fields) {
         notes.push(format!(
             "{}, published: rw_page {:.2} us, on-stack bio {:.2}, allocated bio {:.2}: {:+.0} % and {:+.0} % over rw_page",
             call,

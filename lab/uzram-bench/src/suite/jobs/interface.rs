@@ -12,7 +12,7 @@ const DISK_BYTES: u64 = 3 << 30;
 const BLOCK_BYTES: u64 = 4096;
 
 const PUBLISHED: Published = Published {
-    table: Table::interface,
+    table: Table::INTERFACE,
     columns: &[("base_mibps", "base"), ("crypto_api_mibps", "crypto-api")],
     a_mebibyte: 1.0,
     why: |_| "",

@@ -69,7 +69,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("bit_spinlock_kbps", "bit-spinlock"),
 ];
 const IOZONE: Published = Published {
-    table: Table::locks_iozone,
+    table: Table::LOCKS_IOZONE,
     columns: COLUMNS,
     a_mebibyte: 1024.0,
     why: |_| {
@@ -81,7 +81,7 @@ const IOZONE: Published = Published {
     },
 };
 const FIO: Published = Published {
-    table: Table::locks_fio,
+    table: Table::LOCKS_FIO,
     why: |_| {
         "Jobs meet on entries, yet a writer holds one only to publish a word, and a reader for a copy. The holder \
          could not be preempted there; here it can, and who spins for it yields after a while. In a profile on 2 CPUs \

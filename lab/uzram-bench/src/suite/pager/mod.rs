@@ -100,6 +100,16 @@ fn run(options: &Options, args: &PagerArgs, findings: &mut Findings) -> Result<(
 /// A figure of a turn: its case, and its metric.
 type Figure = (String, Metric);
 
+/// One work, of which each side has a turn in each run.
+struct Experiment<'a, const N: usize> {
+    name: &'static str,
+    plan: Plan,
+    source: &'a [u8],
+    figures: [Figure; N],
+    /// Where they go. Has its title.
+    block: Block,
+}
+
 struct Bench<'a> {
     options: &'a Options,
     kinds: Vec<Side<Kind>>,
@@ -110,7 +120,7 @@ impl Bench<'_> {
     fn faults(&self, (corpus, source): (&str, &[u8]), findings: &mut Findings) -> Result<()> {
         let pages = PAGES[self.quick];
         let us = |case: &str, metric| (format!("{corpus}/{case}"), (metric, "us"));
-        let figures: [Figure; FAULTS] = [
+        let figures = [
             us("random-fault", "mean"),
             us("random-fault", "p50"),
             us("random-fault", "p99"),
@@ -129,16 +139,14 @@ impl Bench<'_> {
             )],
             ..Block::default()
         };
-        let plan = plan(program::Work::Faults, pages, pages + pages / 2, 1);
-        self.measure(
-            "faults",
-            Kind::swaps,
-            &plan,
+        let experiment: Experiment<FAULTS> = Experiment {
+            name: "faults",
+            plan: plan(program::Work::Faults, pages, pages + pages / 2, 1),
             source,
             figures,
             block,
-            findings,
-        )
+        };
+        self.measure(experiment, Kind::swaps, findings)
     }
 
     fn patterns(&self, (corpus, source): (&str, &[u8]), findings: &mut Findings) -> Result<()> {
@@ -155,23 +163,20 @@ impl Bench<'_> {
                     let case = format!("{corpus}/{name}-{times}x-{threads}t");
                     (case, (metric, "us"))
                 };
-                let figures: [Figure; PATTERNS] = std::array::from_fn(figure);
                 let block = Block {
                     title: format!(
                         "{corpus}: {pages} pages, {times} times as many as fit, {threads} threads, a touch"
                     ),
                     ..Block::default()
                 };
-                let plan = plan(program::Work::Patterns { touches }, pages, budget, threads);
-                self.measure(
-                    "patterns",
-                    is_on_budget,
-                    &plan,
+                let experiment: Experiment<PATTERNS> = Experiment {
+                    name: "patterns",
+                    plan: plan(program::Work::Patterns { touches }, pages, budget, threads),
                     source,
-                    figures,
+                    figures: std::array::from_fn(figure),
                     block,
-                    findings,
-                )?;
+                };
+                self.measure(experiment, is_on_budget, findings)?;
                 if self.options.threads == 1 {
                     break;
                 }
@@ -183,7 +188,7 @@ impl Bench<'_> {
     fn fits(&self, (corpus, source): (&str, &[u8]), findings: &mut Findings) -> Result<()> {
         let pages = PAGES[self.quick];
         let ns = |case: &str, metric| (format!("{corpus}/{case}"), (metric, "ns"));
-        let figures: [Figure; FITS] = [
+        let figures = [
             ns("fitting-touch", "mean"),
             ns("first-touch", "time_per_page"),
         ];
@@ -192,23 +197,31 @@ impl Bench<'_> {
             ..Block::default()
         };
         let touches = TOUCHES_OF_FITTING[self.quick];
-        let plan = plan(program::Work::Fits { touches }, pages, 2 * pages, 1);
+        let experiment: Experiment<FITS> = Experiment {
+            name: "fits",
+            plan: plan(program::Work::Fits { touches }, pages, 2 * pages, 1),
+            source,
+            figures,
+            block,
+        };
         let is_memory = |kind: &Kind| matches!(kind, Kind::Ours { .. }) || !kind.swaps();
-        self.measure("fits", is_memory, &plan, source, figures, block, findings)
+        self.measure(experiment, is_memory, findings)
     }
 
-    /// A turn of each side that is `wanted` in each run, as figures of `block`.
-    #[allow(clippy::too_many_arguments, reason = "one call a part of the suite")]
+    /// Makes the experiment with each side that is `wanted`.
     fn measure<const N: usize>(
         &self,
-        what: &str,
+        experiment: Experiment<'_, N>,
         wanted: impl Fn(&Kind) -> bool,
-        plan: &Plan,
-        source: &[u8],
-        figures: [Figure; N],
-        mut block: Block,
         findings: &mut Findings,
     ) -> Result<()> {
+        let Experiment {
+            name,
+            plan,
+            source,
+            figures,
+            mut block,
+        } = experiment;
         let sides: Vec<&Side<Kind>> = self
             .kinds
             .iter()
@@ -217,10 +230,11 @@ impl Bench<'_> {
         let mut killed = 0;
         let turns = Turns {
             warms_up: false,
-            ..Turns::of(what, sides.len(), Runs::Few)
+            ..Turns::of(name, sides.len(), Runs::Few)
         };
         let series = turns.take::<N>(self.options, &mut Progress::new(1), |turn| {
-            let (figures, times) = sides::turn(sides[turn.side], plan, source, &self.options.stop)?;
+            let (figures, times) =
+                sides::turn(sides[turn.side], &plan, source, &self.options.stop)?;
             killed += times;
             Ok(figures)
         })?;

@@ -17,14 +17,14 @@ pub(super) struct Figure {
     pub(super) unit: &'static str,
     pub(super) head: &'static str,
     pub(super) measured: fn(&Outcome, Clock) -> f64,
-    /// Fields of [`Table::allocators`], to be added up; none for what was not published.
+    /// Fields of [`Table::ALLOCATORS`], to be added up; none for what was not published.
     pub(super) published: &'static [&'static str],
 }
 
 impl Figure {
     /// The published figure of an allocator.
     pub(super) fn published_of(&self, allocator: &str) -> Option<f64> {
-        let table = Table::allocators();
+        let table = Table::ALLOCATORS;
         let of = |field| table.find(&[("allocator", allocator)], [field]).pop();
         let figures: Option<Vec<[f64; 1]>> =
             self.published.iter().map(|field| of(*field)).collect();

@@ -58,7 +58,7 @@ fn idle_list(algorithm: &str, bytes: u64, most: usize) -> Result<Box<dyn AnyStor
 
 /// zram, March 2016.
 const PUBLISHED: Published = Published {
-    table: Table::streams,
+    table: Table::STREAMS,
     columns: &[
         ("max_streams_4", "idle-list-4"),
         ("max_streams_8", "idle-list-8"),

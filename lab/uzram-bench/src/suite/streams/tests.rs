@@ -141,7 +141,7 @@ fn claims_are_right_about_known_figures() {
 
 #[test]
 fn the_table_has_every_test_for_1_to_10_threads() {
-    let table = Table::streams();
+    let table = Table::STREAMS;
     for threads in 1..=10 {
         let threads = threads.to_string();
         let names = tests().map(|test| test.name);
