@@ -1,57 +1,19 @@
-//! A hash map of 1 GiB of records in a budget of 256 MiB.
+//! A hash map of 1 GiB in 256 MiB: keys and values lie in compressed memory.
 //!
 //! `cargo run --release -p uzram-pager --example hash_map`
 
 use std::time::Instant;
 
-use uzram_pager::CompressedMemory;
+use hashbrown::HashMap;
+use uzram_pager::{CompressedHeap, CompressedMemory};
 
-const LENGTH_BYTES: usize = 1 << 30;
-const BUDGET_BYTES: usize = 256 << 20;
-
-/// A record: its key plus 1 in 8 bytes, 0 for none, and its value.
-const RECORD_BYTES: usize = 1024;
-const VALUE_BYTES: usize = RECORD_BYTES - 8;
-const RECORDS: usize = LENGTH_BYTES / RECORD_BYTES;
-/// Keys in the map: nine tenths of its records.
-const KEYS: u64 = (RECORDS / 10 * 9) as u64;
-
-/// Records at the place of their key's hash, or the next that is free.
-struct Map {
-    records: CompressedMemory,
-}
-
-impl Map {
-    fn insert(&mut self, key: u64, value: &[u8; VALUE_BYTES]) {
-        let at = self.find(key);
-        let record = &mut self.records[at..at + RECORD_BYTES];
-        record[..8].copy_from_slice(&(key + 1).to_le_bytes());
-        record[8..].copy_from_slice(value);
-    }
-
-    fn get(&self, key: u64) -> Option<&[u8]> {
-        let at = self.find(key);
-        (self.key_at(at) != 0).then(|| &self.records[at + 8..at + RECORD_BYTES])
-    }
-
-    /// Where `key` is, or would be. The map is never full.
-    fn find(&self, key: u64) -> usize {
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let mut record = hash as usize % RECORDS;
-        loop {
-            let at = record * RECORD_BYTES;
-            if [0, key + 1].contains(&self.key_at(at)) {
-                return at;
-            }
-            record = (record + 1) % RECORDS;
-        }
-    }
-
-    fn key_at(&self, at: usize) -> u64 {
-        let key = &self.records[at..at + 8];
-        u64::from_le_bytes(key.try_into().expect("8 bytes"))
-    }
-}
+/// Addresses for the map and for the smaller ones that it grows out of.
+const LENGTH_BYTES: usize = 3 << 30;
+/// Pages that stay as they are. The compressed ones, and tables, come on top.
+const BUDGET_BYTES: usize = 96 << 20;
+const VALUE_BYTES: usize = 1016;
+/// With a key of 8 bytes each: 1 GiB in a map that is seven eighths full.
+const KEYS: u64 = (1 << 20) / 8 * 7;
 
 fn value(key: u64) -> [u8; VALUE_BYTES] {
     let mut value = [0; VALUE_BYTES];
@@ -63,39 +25,43 @@ fn value(key: u64) -> [u8; VALUE_BYTES] {
 }
 
 fn main() -> Result<(), uzram::Error> {
-    let mut map = Map {
-        records: CompressedMemory::new(LENGTH_BYTES, BUDGET_BYTES)?,
-    };
+    let memory = CompressedMemory::new(LENGTH_BYTES, BUDGET_BYTES)?;
+    let heap = CompressedHeap::new(memory)?;
+    let mut map = HashMap::new_in(&heap);
     let began = Instant::now();
     for key in 0..KEYS {
-        map.insert(key, &value(key));
+        map.insert(key, value(key));
     }
     println!("inserted {KEYS} records in {:.1?}", began.elapsed());
+
     let began = Instant::now();
     let wanted = (0..KEYS).step_by(7);
-    let found = wanted
-        .filter(|key| map.get(*key) == Some(&value(*key)[..]))
-        .count();
-    println!(
-        "found {found} of {} in {:.1?}",
-        KEYS.div_ceil(7),
-        began.elapsed()
-    );
+    let found = wanted.filter(|key| map.get(key) == Some(&value(*key)));
+    let (found, wanted) = (found.count(), KEYS.div_ceil(7));
+    println!("found {found} of {wanted} in {:.1?}", began.elapsed());
 
-    let statistics = map.records.statistics();
     let mib = |bytes: u64| bytes >> 20;
+    let statistics = heap.statistics();
     println!(
-        "{} MiB uncompressed, and {} MiB in {} MiB",
+        "{} MiB in use: {} MiB as they are, and {} MiB in {} MiB, ratio {:.1}",
+        heap.used_bytes() >> 20,
         mib(statistics.resident_bytes),
         mib(statistics.stored_bytes),
         mib(statistics.compressed_memory_bytes),
+        statistics.stored_bytes as f64 / statistics.compressed_memory_bytes.max(1) as f64,
     );
-    let faults = statistics.faults_staged + statistics.faults_stored;
+    let faults = statistics.faults_fresh + statistics.faults_staged + statistics.faults_stored;
     println!(
-        "{} pages out, {} in, {:.1} us per fault in the pager",
-        statistics.pages_out,
-        statistics.pages_in,
-        statistics.faults_ns as f64 / 1000.0 / (faults + statistics.faults_fresh).max(1) as f64,
+        "{faults} faults, {:.1} us each in the pager: {} new pages, {} moved back, {} decompressed",
+        statistics.faults_ns as f64 / 1000.0 / faults.max(1) as f64,
+        statistics.faults_fresh,
+        statistics.faults_staged,
+        statistics.faults_stored,
     );
+    for line in ["VmHWM", "VmRSS"] {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let found = status.lines().find(|text| text.starts_with(line));
+        println!("{}, by the system's count", found.unwrap_or(line));
+    }
     Ok(())
 }

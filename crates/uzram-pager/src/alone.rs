@@ -5,16 +5,28 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+
 use rustix::io::Errno;
 
 /// `CLOSE_RANGE_UNSHARE` of `linux/close_range.h`.
 const UNSHARE: u32 = 2;
+
+thread_local! {
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is isolated: it must not wait for a pager. Asking takes no memory.
+pub(crate) fn is_alone() -> bool {
+    IS_ALONE.get()
+}
 
 /// Blocks all signals for this thread, and gives it a table of descriptors of its own that is empty.
 ///
 /// # Errors
 /// The system's, before anything is closed.
 pub(crate) fn isolate() -> Result<(), Errno> {
+    IS_ALONE.set(true);
     // SAFETY: all zeroes are a valid set, which the next call fills.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: writes the set.

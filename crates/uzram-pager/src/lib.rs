@@ -16,12 +16,17 @@
 //! # }
 //! ```
 //!
+//! [`CompressedHeap`] hands out parts of such memory to collections: vectors of [`allocator_api2`], maps of hashbrown.
+//! [`CompressedGlobal`] is a global allocator that takes large requests from a heap.
+//!
 //! [`swap`] has slots of one page on any [`BlockDevice`](uzram::BlockDevice), moves pages to and from them in one of three
 //! ways, and records the latency of each move.
 
 #![deny(unsafe_code)]
 
 mod alone;
+mod global;
+mod heap;
 mod mapping;
 mod memory;
 mod pager;
@@ -30,5 +35,8 @@ mod statistics;
 pub mod swap;
 mod uffd;
 
+pub use allocator_api2;
+pub use global::CompressedGlobal;
+pub use heap::CompressedHeap;
 pub use memory::CompressedMemory;
 pub use statistics::Statistics;

@@ -37,6 +37,19 @@ impl Mapping {
     /// [`ErrorKind::NoMemory`] if the address space has not that much; [`ErrorKind::Io`] if the system cannot keep
     /// the range from children.
     pub(crate) fn reserve(pages: usize) -> Result<Mapping> {
+        let mapping = Mapping::map(pages)?;
+        // A kernel without huge pages refuses the advice.
+        let _ = mapping.advise(0, pages, Advice::LinuxNoHugepage);
+        mapping
+            .advise(0, pages, Advice::LinuxDontFork)
+            .map_err(|errno| {
+                let text = "cannot keep compressed memory from children after a fork";
+                Error::new(ErrorKind::Io, text).with_source(errno)
+            })?;
+        Ok(mapping)
+    }
+
+    fn map(pages: usize) -> Result<Mapping> {
         let refused = |errno: Errno| {
             let text =
                 format!("cannot reserve {pages} pages of address space; choose a smaller length");
@@ -56,16 +69,12 @@ impl Mapping {
         }
         .map_err(refused)?;
         let start = NonNull::new(at.cast()).expect("mmap does not return page zero");
-        let mapping = Mapping { start, pages };
-        // A kernel without huge pages refuses the advice.
-        let _ = mapping.advise(0, pages, Advice::LinuxNoHugepage);
-        mapping
-            .advise(0, pages, Advice::LinuxDontFork)
-            .map_err(|errno| {
-                let text = "cannot keep compressed memory from children after a fork";
-                Error::new(ErrorKind::Io, text).with_source(errno)
-            })?;
-        Ok(mapping)
+        Ok(Mapping { start, pages })
+    }
+
+    /// Where it starts. A heap hands out parts of the range by their addresses, and nobody else makes slices of it then.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 
     /// Length, in pages.
@@ -163,5 +172,32 @@ impl DerefMut for Program {
         let at = self.mapping.start.as_ptr();
         // SAFETY: as above, and `&mut self` excludes others.
         unsafe { std::slice::from_raw_parts_mut(at, self.length_bytes) }
+    }
+}
+
+/// Tells a child after a fork from its parent, without a system call.
+#[derive(Debug)]
+pub(crate) struct Birthmark(Mapping);
+
+impl Birthmark {
+    /// A page that the system empties in each child.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`]; [`ErrorKind::Unsupported`] before Linux 4.14.
+    pub(crate) fn new() -> Result<Birthmark> {
+        let mut page = Mapping::map(1)?;
+        page.advise(0, 1, Advice::LinuxWipeOnFork)
+            .map_err(|errno| {
+                let text = "the system cannot tell a child after a fork; use Linux 4.14 or newer";
+                Error::new(ErrorKind::Unsupported, text).with_source(errno)
+            })?;
+        page.page_mut(0)[0] = 1;
+        Ok(Birthmark(page))
+    }
+
+    /// Whether this is the process that made it, or shares its memory.
+    pub(crate) fn is_parent(&self) -> bool {
+        // SAFETY: the page is mapped as long as `self`, and nothing writes to it after it was made.
+        unsafe { self.0.start.as_ptr().read_volatile() == 1 }
     }
 }

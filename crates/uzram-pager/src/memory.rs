@@ -170,6 +170,16 @@ impl CompressedMemory {
         }
     }
 
+    /// The range, for a heap that hands out parts of it and never uses the slice.
+    pub(crate) fn mapping(&self) -> &Mapping {
+        self.program.mapping()
+    }
+
+    /// Pages of the range, without the bell.
+    pub(crate) fn pages(&self) -> usize {
+        self.mapping().pages() - 1
+    }
+
     /// Wakes the pager: the system tells it that a page is discarded. The call returns once it was told, or at once if
     /// it has ended.
     fn ring_bell(&self) {

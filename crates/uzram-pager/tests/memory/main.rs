@@ -5,6 +5,8 @@
 
 mod budget;
 mod failure;
+mod global;
+mod heap;
 mod model;
 mod soak;
 mod system;
@@ -14,7 +16,11 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use uzram::{ErrorKind, StoreBuilder};
-use uzram_pager::CompressedMemory;
+use uzram_pager::{CompressedGlobal, CompressedMemory};
+
+/// It serves as the system's does until a test starts it.
+#[global_allocator]
+static GLOBAL: CompressedGlobal = CompressedGlobal::new(64 << 10);
 
 const PAGE: usize = 4096;
 /// The longest that a test's process may take, many times what it takes.
@@ -97,13 +103,14 @@ fn with_store(pages: usize, budget_pages: usize, store: StoreBuilder) -> Option<
 
 /// Waits until `holds` of `memory`.
 fn until(memory: &CompressedMemory, what: &str, holds: impl Fn(&CompressedMemory) -> bool) {
+    until_true(&memory, what, || holds(memory));
+}
+
+/// Waits until `holds`. Shows `seen` if it never does.
+fn until_true(seen: &impl std::fmt::Debug, what: &str, holds: impl Fn() -> bool) {
     let end = Instant::now() + LIMIT / 2;
-    while !holds(memory) {
-        assert!(
-            Instant::now() < end,
-            "never: {what}: {:?}",
-            memory.statistics()
-        );
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}: {seen:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -28,7 +28,7 @@ fn check(memory: &CompressedMemory, pages: std::ops::Range<usize>) {
 }
 
 /// How a child ended that ran `body`.
-fn in_child(body: impl FnOnce()) -> i32 {
+pub(super) fn in_child(body: impl FnOnce()) -> i32 {
     // SAFETY: this process has one thread besides the pager, and the child ends without returning.
     match unsafe { libc::fork() } {
         0 => {
