@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod alone;
+mod auto;
 mod global;
 mod heap;
 mod mapping;

@@ -146,7 +146,7 @@ impl Program {
         }
     }
 
-    pub(crate) fn mapping(&self) -> &Mapping {
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 

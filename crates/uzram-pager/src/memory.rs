@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use uzram::{Error, ErrorKind, Result, Store, StoreBuilder, Unit};
 
+use crate::auto::Auto;
 use crate::mapping::{Mapping, PAGE_BYTES, Program};
 use crate::pager::{BUDGET_PAGES_MIN, Pager, Shared};
 use crate::statistics::{Counters, Statistics};
@@ -62,6 +63,8 @@ pub struct CompressedMemory {
     store: Arc<Store>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Sets the budget, unless the program does.
+    auto: Mutex<Option<Auto>>,
     /// The process that made it. A child has neither the thread nor the range.
     process: u32,
 }
@@ -128,27 +131,52 @@ impl CompressedMemory {
             store,
             shared,
             thread: Some(thread),
+            auto: Mutex::new(None),
             process: std::process::id(),
         })
     }
 
-    /// Changes the budget, in bytes. It returns at once. Pages that are too many leave soon.
+    /// Changes the budget, in bytes. It returns at once. Pages that are too many leave soon. It ends
+    /// [`set_auto_budget`](CompressedMemory::set_auto_budget).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a budget below 256 KiB or above this machine's or cgroup's memory.
     pub fn set_budget(&self, budget_bytes: usize) -> Result<()> {
         let pages = budget_of(budget_bytes)?;
-        self.shared.budget.store(pages, Ordering::Relaxed);
-        self.ring_bell();
+        self.put_auto(None);
+        put_budget(&self.shared, self.mapping(), pages);
         Ok(())
+    }
+
+    /// Lets the budget follow the memory that the tightest memory cgroup, or the machine, leaves: an eighth stays free. Where
+    /// threads wait for memory (pressure stall information) the budget does not grow, and shrinks if that takes a tenth
+    /// of the time. It never falls below `least_bytes`, and grows with what is touched.
+    ///
+    /// A thread looks five times a second. Programs that take more than the eighth between two looks can still meet the limit.
+    ///
+    /// # Errors
+    /// Those of [`CompressedMemory::set_budget`]; [`ErrorKind::Unsupported`] where the system does not tell what is left.
+    pub fn set_auto_budget(&self, least_bytes: usize) -> Result<()> {
+        budget_of(least_bytes)?;
+        let (shared, mapping) = (Arc::clone(&self.shared), Arc::clone(self.mapping()));
+        let counters = Arc::clone(&shared);
+        let resident = move || counters.counters.resident() * PAGE_BYTES as u64;
+        let set = move |bytes| put_budget(&shared, &mapping, bytes as usize / PAGE_BYTES);
+        self.put_auto(Some(Auto::start(least_bytes as u64, resident, set)?));
+        Ok(())
+    }
+
+    fn put_auto(&self, auto: Option<Auto>) {
+        let mut place = self.auto.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = None;
+        *place = auto;
     }
 
     /// The counters of faults, evictions and memory so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let counters = &self.shared.counters;
-        let [present, staged, free] = [&counters.present, &counters.staged, &counters.free]
-            .map(|pages| pages.load(Ordering::Relaxed) * PAGE_BYTES as u64);
+        let staged = counters.staged.load(Ordering::Relaxed);
         let store = self.store.stats();
         Statistics {
             faults_fresh: counters.faults_fresh.load(Ordering::Relaxed),
@@ -161,8 +189,8 @@ impl CompressedMemory {
             pages_kept: counters.pages_kept.load(Ordering::Relaxed),
             pages_over_budget: counters.pages_over_budget.load(Ordering::Relaxed),
             pages_poisoned: counters.pages_poisoned.load(Ordering::Relaxed),
-            resident_bytes: present + staged + free,
-            staged_bytes: staged,
+            resident_bytes: counters.resident() * PAGE_BYTES as u64,
+            staged_bytes: staged * PAGE_BYTES as u64,
             stored_bytes: store.orig_data_size_bytes,
             compressed_bytes: store.compr_data_size_bytes,
             compressed_memory_bytes: store.mem_used_total_bytes,
@@ -171,21 +199,13 @@ impl CompressedMemory {
     }
 
     /// The range, for a heap that hands out parts of it and never uses the slice.
-    pub(crate) fn mapping(&self) -> &Mapping {
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         self.program.mapping()
     }
 
     /// Pages of the range, without the bell.
     pub(crate) fn pages(&self) -> usize {
         self.mapping().pages() - 1
-    }
-
-    /// Wakes the pager: the system tells it that a page is discarded. The call returns once it was told, or at once if
-    /// it has ended.
-    fn ring_bell(&self) {
-        let mapping = self.program.mapping();
-        // A failure changes nothing: the page is empty.
-        let _ = mapping.discard(mapping.pages() - 1, 1);
     }
 }
 
@@ -219,17 +239,34 @@ impl Drop for CompressedMemory {
         if std::process::id() != self.process {
             // A child: the range may be anybody's there, and there is no thread to wait for.
             std::mem::forget(thread);
+            let auto = self.auto.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Some(auto) = auto.take() {
+                auto.forget();
+            }
             self.program.leak();
             return;
         }
+        self.put_auto(None);
         self.shared.is_ending.store(true, Ordering::Release);
-        self.ring_bell();
+        ring_bell(self.mapping());
         if let Some(thread) = thread {
             // The thread catches its own panics.
             let _ = thread.join();
         }
         // The descriptor is closed now, so unmapping the range, which follows, tells nobody and does not wait.
     }
+}
+
+fn put_budget(shared: &Shared, mapping: &Mapping, pages: usize) {
+    shared.budget.store(pages, Ordering::Relaxed);
+    ring_bell(mapping);
+}
+
+/// Wakes the pager: the system tells it that a page is discarded. The call returns once it was told, or at once if it has
+/// ended.
+fn ring_bell(mapping: &Mapping) {
+    // A failure changes nothing: the page is empty.
+    let _ = mapping.discard(mapping.pages() - 1, 1);
 }
 
 /// Starts the pager's thread and waits until it serves.

@@ -21,6 +21,17 @@ pub(crate) struct Counters {
     pub has_failed: AtomicBool,
 }
 
+impl Counters {
+    /// Pages that are not compressed.
+    pub(crate) fn resident(&self) -> u64 {
+        let pages = [&self.present, &self.staged, &self.free];
+        pages
+            .map(|pages| pages.load(Ordering::Relaxed))
+            .iter()
+            .sum()
+    }
+}
+
 /// Adds to a counter that one thread writes.
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
     set(counter, counter.load(Ordering::Relaxed) + count as u64);

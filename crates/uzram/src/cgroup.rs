@@ -89,7 +89,8 @@ struct Level {
 
 /// The memory that a limit leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub struct CgroupRoom {
+    /// In bytes.
     pub limit_bytes: u64,
     /// Bytes that can be taken before the system has to kill a process.
     pub free_bytes: u64,
@@ -139,7 +140,7 @@ impl Cgroups {
     /// The memory that each limit leaves. Memory that the system can reclaim without killing is
     /// read only where less than `enough_bytes` are free without it, because the system adds it up
     /// at each read.
-    pub(crate) fn rooms(&self, enough_bytes: u64) -> impl Iterator<Item = Room> {
+    pub(crate) fn rooms(&self, enough_bytes: u64) -> impl Iterator<Item = CgroupRoom> {
         let room = move |level: &Level| level.room(enough_bytes);
         self.levels.iter().filter_map(room)
     }
@@ -171,13 +172,13 @@ impl Level {
             })
     }
 
-    fn room(&self, enough_bytes: u64) -> Option<Room> {
+    fn room(&self, enough_bytes: u64) -> Option<CgroupRoom> {
         let limit_bytes = bytes_in(&self.limit).filter(|bytes| *bytes < UNLIMITED_BYTES)?;
         let mut free_bytes = limit_bytes.saturating_sub(bytes_in(&self.usage)?);
         if free_bytes < enough_bytes {
             free_bytes += self.reclaimable_bytes().unwrap_or(0);
         }
-        Some(Room {
+        Some(CgroupRoom {
             limit_bytes,
             free_bytes,
         })

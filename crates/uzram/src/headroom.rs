@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cgroup::{CgroupLimit, Cgroups};
+use crate::cgroup::{CgroupLimit, CgroupRoom, Cgroups};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{ProcessMutex, lock_process};
 
@@ -73,6 +73,15 @@ pub fn cgroup_limit() -> Option<CgroupLimit> {
     let cgroups = account.cgroups();
     cgroups.follow();
     cgroups.limit()
+}
+
+/// The room that the tightest memory cgroup leaves this process, if one limits it.
+#[must_use]
+pub fn cgroup_room() -> Option<CgroupRoom> {
+    let mut account = lock_process(&ACCOUNT);
+    let cgroups = account.cgroups();
+    cgroups.follow();
+    cgroups.rooms(u64::MAX).min_by_key(|room| room.free_bytes)
 }
 
 impl Drop for Admitted {

@@ -70,7 +70,7 @@ mod stats;
 mod store;
 mod sync;
 
-pub use cgroup::CgroupLimit;
+pub use cgroup::{CgroupLimit, CgroupRoom};
 pub use codec::{
     Codec, Compression, Compressor, Decompress, DecompressShared, Decompressor, Malformed,
     Parameters, algorithms,
@@ -81,7 +81,7 @@ pub use device::{
     PageBuffer, PageTransfer, Waiter, Zram,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use headroom::cgroup_limit;
+pub use headroom::{cgroup_limit, cgroup_room};
 pub use page::{PageIndex, PageState, Unit, Zeroing};
 pub use pool::pools;
 pub use stats::Stats;

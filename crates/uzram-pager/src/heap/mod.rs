@@ -160,6 +160,14 @@ impl CompressedHeap {
         self.0.memory.set_budget(budget_bytes)
     }
 
+    /// Lets the budget follow the memory that is left: see [`CompressedMemory::set_auto_budget`].
+    ///
+    /// # Errors
+    /// Those of [`CompressedMemory::set_auto_budget`].
+    pub fn set_auto_budget(&self, least_bytes: usize) -> Result<()> {
+        self.0.memory.set_auto_budget(least_bytes)
+    }
+
     /// The counters of faults, evictions and memory so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

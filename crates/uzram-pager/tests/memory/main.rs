@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
+mod auto;
 mod budget;
 mod failure;
 mod global;
@@ -49,6 +50,11 @@ fn killed_by(signal: i32, name: &str, body: fn()) {
             "{name}: {status}\n{output}"
         );
     }
+}
+
+/// Whether this process is there to run a test's body.
+fn is_body() -> bool {
+    std::env::var_os(BODY).is_some()
 }
 
 /// Runs this very test again as a process, or `body` if this is that process.
