@@ -25,13 +25,14 @@
 
 mod dead;
 mod notes;
+mod turn;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -56,9 +57,6 @@ const CLAIM_TRIES: u32 = 20;
 const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 /// Tries to lock a file. Each lost one means that another process removed the file in between.
 const UNLINK_RACES_MAX: u32 = 100;
-
-/// Longest wait for another `up` or `down`: taking swap down reads all of it.
-const TURN_TIMEOUT: Duration = Duration::from_secs(300);
 
 const CONTROL_SUFFIX: &str = "control";
 const NBD_SUFFIX: &str = "nbd";
@@ -337,30 +335,6 @@ impl StateDir {
         self.claim_first(Kind::Server, "")
     }
 
-    /// Waits until this process alone sets disks up and takes them down, which it may as long as it holds
-    /// the claim. `None` for root in another user's directory, where it creates nothing.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`] if others take too long, [`ErrorKind::Io`].
-    pub fn turn(&self) -> Result<Option<Claim>> {
-        if !self.is_own {
-            return Ok(None);
-        }
-        let deadline = Instant::now() + TURN_TIMEOUT;
-        while Instant::now() < deadline {
-            if let Some(claim) = self.try_claim(Kind::Turn, "up")? {
-                return Ok(Some(claim));
-            }
-            std::thread::sleep(CLAIM_PAUSE);
-        }
-        let path = self.file("up", Kind::Turn.lock_suffix());
-        let (path, seconds) = (path.display(), TURN_TIMEOUT.as_secs());
-        let text = format!(
-            "{path}: another uzram up or down holds it for {seconds} s; end that (fuser names it)"
-        );
-        Err(Error::new(ErrorKind::Busy, text))
-    }
-
     fn claim_first(&self, kind: Kind, stem: &str) -> Result<Claim> {
         for number in 0..NAMES_MAX {
             let name = format!("{stem}{number}");
@@ -610,6 +584,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Instant;
 
     fn state() -> (tempfile::TempDir, StateDir) {
         let temp = tempfile::tempdir().unwrap();
