@@ -15,7 +15,7 @@ use crate::encode::{
 use crate::error::Error;
 use crate::format::{BLOCKS, DENSE, LANES, PAGE_BYTES, PAGE_WORDS, Plane, selector_bits};
 use lists::{gather, put_distances, put_masks, together};
-use register::{WORDS, load, load_table, load_words, store};
+use register::{WORDS, load, load_table, load_words, store, store_bytes};
 
 /// Proof that the CPU has what this file uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,15 +90,11 @@ fn put_references<const LEVEL: u8>(
 fn classify<const LEVEL: u8>(page: &[u8; PAGE_BYTES], scratch: &mut Scratch) -> Classes {
     let mut same_distances = [0; PAGE_WORDS];
     let mut near_distances = [0; PAGE_WORDS];
-    let Scratch {
-        table_same,
-        table_near,
-        products,
-        ..
-    } = scratch;
-    let same = distances::<0>(page, table_same, products, &mut same_distances);
+    let same = distances::<0>(page, &mut scratch.table_same, &mut same_distances);
     let near = match LEVEL {
-        DENSE => distances::<DELTA_BITS>(page, table_near, products, &mut near_distances),
+        DENSE => {
+            distances::<{ DELTA_BITS as i32 }>(page, &mut scratch.table_near, &mut near_distances)
+        }
         _ => [0; BLOCKS],
     };
     let mut planes = [[0; BLOCKS]; 2];
@@ -153,66 +149,94 @@ fn classify<const LEVEL: u8>(page: &[u8; PAGE_BYTES], scratch: &mut Scratch) -> 
 /// For each word, less its `SHIFT` low bits, how far back it stood last; a bit where that is near enough.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn distances<const SHIFT: u32>(
+fn distances<const SHIFT: i32>(
     page: &[u8; PAGE_BYTES],
     table: &mut Table,
-    wide: &mut [u64; PAGE_WORDS],
     distances: &mut [u8; PAGE_WORDS],
 ) -> Plane {
     table.fill(0);
     let mut plane = [0; BLOCKS];
-    let mut keyed = [0; BLOCKS];
-    let others = _mm256_set1_epi64x((!0u64 >> TABLE_BITS << SHIFT) as i64);
-    let keys = _mm256_set1_epi64x((!0u64 << SHIFT) as i64);
-    let blocks = page.as_chunks::<512>().0.iter().enumerate();
-    for (block, bytes) in blocks {
-        let parts = bytes.as_chunks::<32>().0;
-        let zeroes = |of| {
-            let parts = parts.iter().enumerate();
-            parts.fold(0, |zeroes, (part, bytes)| {
-                zeroes | is_zero(_mm256_and_si256(load(bytes), of)) << (4 * part)
-            })
-        };
-        keyed[block] = !zeroes(keys);
-        let mut left = keyed[block];
-        while left != 0 {
-            let index = block * 64 + left.trailing_zeros() as usize % 64;
-            left &= left - 1;
-            let key = word(page, index) >> SHIFT;
-            let product = key.wrapping_mul(MULTIPLIER);
-            let new = product << TABLE_BITS | index as u64;
-            let place = (product >> (64 - TABLE_BITS)) as usize;
-            if place == 0 {
-                forget_before_zero(&mut table[0], &keyed, index);
-            }
-            let distance = new.wrapping_sub(core::mem::replace(&mut table[place], new));
-            wide[index] = distance;
-            distances[index] = distance as u8;
+    let mut indexes = _mm256_setr_epi64x(0, 1, 2, 3);
+    let halves = page.as_chunks::<256>().0.iter().enumerate();
+    for (half, bytes) in halves {
+        let mut far_back = [_mm256_setzero_si256(); 8];
+        for (part, bytes) in bytes.as_chunks::<32>().0.iter().enumerate() {
+            let keys = _mm256_srli_epi64::<SHIFT>(load(bytes));
+            let products = spread(keys);
+            let new = _mm256_or_si256(
+                _mm256_slli_epi64::<{ TABLE_BITS as i32 }>(products),
+                indexes,
+            );
+            indexes = _mm256_add_epi64(indexes, _mm256_set1_epi64x(4));
+            let places = _mm256_srli_epi64::<{ 64 - TABLE_BITS as i32 }>(products);
+            let distance = _mm256_sub_epi64(new, replace(table, places, new));
+            far_back[part] = distance;
+            let near = is_zero(_mm256_srli_epi64::<8>(distance));
+            let lost = is_zero(_mm256_slli_epi64::<{ TABLE_BITS as i32 }>(keys));
+            plane[half / 2] |= (near & !lost) << (half % 2 * 32 + part * 4);
         }
-        let wide = wide[block * 64..][..64].as_chunks::<4>().0;
-        let near = wide.iter().enumerate().fold(0, |near, (part, wide)| {
-            let is_near = is_zero(_mm256_srli_epi64::<8>(load_words(wide, 0)));
-            near | is_near << (4 * part)
-        });
-        plane[block] = near & !zeroes(others);
+        store_bytes(&mut distances.as_chunks_mut().0[half], low_bytes(far_back));
     }
     plane
 }
 
-/// Clears entry 0 if a key of zero, which [`distances`] leaves out, would have taken it since a word did.
-#[cold]
-#[inline(never)]
-fn forget_before_zero(entry: &mut u64, keyed: &Plane, index: usize) {
-    let last = *entry as usize % PAGE_WORDS;
-    let is_keyed = |index: usize| keyed[index / 64] >> (index % 64) & 1 == 1;
-    if *entry != 0 && !(last..index).all(is_keyed) {
-        *entry = 0;
-    }
+/// Each key by [`MULTIPLIER`], of which AVX2 multiplies only halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn spread(keys: __m256i) -> __m256i {
+    let low = _mm256_set1_epi64x((MULTIPLIER & 0xffff_ffff) as i64);
+    let high = _mm256_set1_epi64x((MULTIPLIER >> 32) as i64);
+    let crossed = _mm256_add_epi64(
+        _mm256_mul_epu32(keys, high),
+        _mm256_mul_epu32(_mm256_srli_epi64::<32>(keys), low),
+    );
+    _mm256_add_epi64(
+        _mm256_mul_epu32(keys, low),
+        _mm256_slli_epi64::<32>(crossed),
+    )
 }
 
-#[inline(always)]
-fn word(page: &[u8; PAGE_BYTES], index: usize) -> u64 {
-    u64::from_le_bytes(page.as_chunks().0[index])
+/// The entries of four places, each read after the words before have taken theirs; then `new` takes them.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn replace(table: &mut Table, places: __m256i, new: __m256i) -> __m256i {
+    let mut two = |places: __m128i, new: __m128i| {
+        let place = |place: i64| place as usize % (1 << TABLE_BITS);
+        let entry = &mut table[place(_mm_cvtsi128_si64(places))];
+        let old = _mm_cvtsi64_si128(*entry as i64);
+        *entry = _mm_cvtsi128_si64(new) as u64;
+        let entry = &mut table[place(_mm_extract_epi64::<1>(places))];
+        let old = _mm_insert_epi64::<1>(old, *entry as i64);
+        *entry = _mm_extract_epi64::<1>(new) as u64;
+        old
+    };
+    let low = two(_mm256_castsi256_si128(places), _mm256_castsi256_si128(new));
+    let high = two(
+        _mm256_extracti128_si256::<1>(places),
+        _mm256_extracti128_si256::<1>(new),
+    );
+    _mm256_set_m128i(high, low)
+}
+
+/// The lowest bytes of 32 words.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn low_bytes(words: [__m256i; 8]) -> __m256i {
+    let words = words.map(|words| _mm256_and_si256(words, _mm256_set1_epi64x(0xff)));
+    let pack = |a, b| _mm256_packus_epi32(a, b);
+    let [a, b] = [0, 4].map(|n| {
+        pack(
+            pack(words[n], words[n + 1]),
+            pack(words[n + 2], words[n + 3]),
+        )
+    });
+    // Packs work in halves of a register: each has two bytes of every four.
+    let pairs = _mm256_packus_epi16(a, b);
+    let (low, high) = (
+        _mm256_castsi256_si128(pairs),
+        _mm256_extracti128_si256::<1>(pairs),
+    );
+    _mm256_set_m128i(_mm_unpackhi_epi16(low, high), _mm_unpacklo_epi16(low, high))
 }
 
 /// As [`encode::page`] writes coded words.
