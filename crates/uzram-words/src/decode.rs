@@ -27,6 +27,15 @@ impl<'a> Source<'a> {
         Ok(taken)
     }
 
+    /// As [`take`](Source::take), and what stands behind it: whoever reads whole registers of it finds the
+    /// source's end much more seldom.
+    #[inline(always)]
+    pub(crate) fn take_open(&mut self, count: usize) -> Result<&'a [u8], Error> {
+        let open = self.bytes;
+        self.take(count)?;
+        Ok(open)
+    }
+
     #[inline(always)]
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.bytes

@@ -4,7 +4,7 @@
 
 use core::arch::x86_64::*;
 
-use super::lists::{List, apart_16, eight, sixteen, take_distances, take_masks, take_some};
+use super::lists::{List, apart_16, eight, sixteen_at, take_distances, take_masks, take_some};
 use super::register::{WORDS, load_table, load_words, store, store_bytes};
 use crate::decode::{self, Head, Source};
 use crate::encode::LEAD;
@@ -76,7 +76,7 @@ fn take_coded<const LEVEL: u8>(
     coded: &mut Coded,
 ) -> Result<(), Error> {
     let bits = selector_bits(LEVEL);
-    let selectors = source.take(count.div_ceil(LANES) * bits)?;
+    let selectors = source.take_open(count.div_ceil(LANES) * bits)?;
     let mut masks = [0; PAGE_WORDS + 64];
     take_masks(count, source, &mut masks)?;
     let mut bytes = Ahead::new(source.rest());
@@ -141,7 +141,7 @@ impl<'a> Ahead<'a> {
 fn rest(bytes: &[u8; WINDOW_BYTES], mask: u64) -> Group {
     let pair = |nth: usize| {
         let before = mask & !(!0 << (16 * nth));
-        let these = sixteen(bytes, before.count_ones() as usize);
+        let these = sixteen_at(bytes, before.count_ones() as usize);
         apart_16(these, (mask >> (16 * nth)) as u16)
     };
     [0, 2].map(|nth| _mm256_set_m128i(pair(nth + 1), pair(nth)))
@@ -202,13 +202,12 @@ fn place<const LEVEL: u8>(
     let (mut code, mut copy, mut near) = (LEAD, 0, 0);
     for block in 0..BLOCKS {
         let [in_full, copied, nearby] = head.block(block);
-        for part in 0..16 {
+        let parts = page[block * 512..][..512].as_chunks_mut().0;
+        for (part, to) in parts.iter_mut().enumerate() {
             let kept = (in_full >> (4 * part)) as usize & 0xf;
             let [_, from, all] = &WORDS[kept];
             let these = _mm256_permutevar8x32_epi32(load_words(coded, code), load_table(from));
-            let these = _mm256_and_si256(these, load_table(all));
-            let to = page[block * 512 + part * 32..].first_chunk_mut();
-            store_bytes(to.expect("a part"), these);
+            store_bytes(to, _mm256_and_si256(these, load_table(all)));
             code += kept.count_ones() as usize;
         }
         let mut list = Copies {
@@ -247,8 +246,8 @@ fn place<const LEVEL: u8>(
 fn apart_32(list: &List, at: usize, mask: u32) -> __m256i {
     let low = mask as u16;
     let high_at = at + low.count_ones() as usize;
-    let high = apart_16(sixteen(list, high_at), (mask >> 16) as u16);
-    _mm256_set_m128i(high, apart_16(sixteen(list, at), low))
+    let high = apart_16(sixteen_at(list, high_at), (mask >> 16) as u16);
+    _mm256_set_m128i(high, apart_16(sixteen_at(list, at), low))
 }
 
 /// All bits of the bytes that `mask` names.

@@ -172,10 +172,10 @@ pub(super) fn take_distances(
 ) -> Result<(), Error> {
     let differs = source.take(count.div_ceil(8))?;
     let changed = ones(differs, count);
-    let is_near = source.take(changed.div_ceil(8))?;
+    let is_near = source.take_open(changed.div_ceil(8))?;
     let near_count = ones(is_near, changed);
-    let packed = source.take(near_count.div_ceil(2))?;
-    let far = source.take(changed - near_count)?;
+    let packed = source.take_open(near_count.div_ceil(2))?;
+    let far = source.take_open(changed - near_count)?;
     let mut near = [0; PAGE_WORDS + 64];
     let one = _mm256_set1_epi8(1);
     take_nibbles(packed, near_count, &mut near, |less| {
@@ -186,7 +186,7 @@ pub(super) fn take_distances(
     let (mut nears, mut fars) = (0, 0);
     for first in (0..changed).step_by(16) {
         let is_near = eight(is_near, first / 8) as u16;
-        let these = apart_16(sixteen(&near, nears), is_near);
+        let these = apart_16(sixteen_at(&near, nears), is_near);
         let those = apart_16(sixteen(far, fars), !is_near);
         store_16(&mut changes, 1 + first, _mm_or_si128(these, those));
         nears += is_near.count_ones() as usize;
@@ -195,7 +195,10 @@ pub(super) fn take_distances(
     let mut change = 0;
     for (differ, distances) in differs.iter().zip(distances.as_chunks_mut::<8>().0) {
         let ranks = u64::from_le_bytes(RANKS[usize::from(*differ)]);
-        let these = _mm_shuffle_epi8(sixteen(&changes, change), _mm_cvtsi64_si128(ranks as i64));
+        let these = _mm_shuffle_epi8(
+            sixteen_at(&changes, change),
+            _mm_cvtsi64_si128(ranks as i64),
+        );
         *distances = _mm_cvtsi128_si64(these).to_le_bytes();
         change += differ.count_ones() as usize;
     }
@@ -210,10 +213,10 @@ pub(super) fn take_masks(
     source: &mut Source<'_>,
     masks: &mut List,
 ) -> Result<(), Error> {
-    let is_high = source.take(count.div_ceil(8))?;
-    let lows = source.take(count.div_ceil(2))?;
+    let is_high = source.take_open(count.div_ceil(8))?;
+    let lows = source.take_open(count.div_ceil(2))?;
     let high_count = ones(is_high, count);
-    let packed = source.take(high_count.div_ceil(2))?;
+    let packed = source.take_open(high_count.div_ceil(2))?;
     let mut highs = [0; PAGE_WORDS + 64];
     take_nibbles(packed, high_count, &mut highs, |high| {
         _mm256_slli_epi16::<4>(high)
@@ -222,8 +225,8 @@ pub(super) fn take_masks(
     let mut high = 0;
     for first in (0..count).step_by(16) {
         let is_high = eight(is_high, first / 8) as u16;
-        let these = apart_16(sixteen(&highs, high), is_high);
-        let both = _mm_or_si128(sixteen(masks, first), these);
+        let these = apart_16(sixteen_at(&highs, high), is_high);
+        let both = _mm_or_si128(sixteen_at(masks, first), these);
         store_16(masks, first, both);
         high += is_high.count_ones() as usize;
     }
@@ -235,8 +238,8 @@ pub(super) fn take_masks(
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub(super) fn take_some(count: usize, source: &mut Source<'_>, to: &mut List) -> Result<(), Error> {
-    let is_given = source.take(count.div_ceil(8))?;
-    let given = source.take(ones(is_given, count))?;
+    let is_given = source.take_open(count.div_ceil(8))?;
+    let given = source.take_open(ones(is_given, count))?;
     let mut at = 0;
     for first in (0..count).step_by(16) {
         let is_given = eight(is_given, first / 8) as u16;
@@ -343,11 +346,18 @@ pub(super) fn eight(bytes: &[u8], at: usize) -> u64 {
 /// The sixteen bytes from `at` on, zeroes behind the end.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn sixteen(bytes: &[u8], at: usize) -> __m128i {
+fn sixteen(bytes: &[u8], at: usize) -> __m128i {
     match bytes.get(at..).and_then(<[u8]>::first_chunk) {
         Some(bytes) => load_16(bytes),
         None => load_16(&from(bytes, at)),
     }
+}
+
+/// The same where the end is known to be farther.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn sixteen_at(list: &[u8], at: usize) -> __m128i {
+    load_16(list[at..].first_chunk().expect("a register's width"))
 }
 
 #[inline]
