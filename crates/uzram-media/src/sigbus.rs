@@ -4,7 +4,8 @@
 //! A process has one handler of a signal, so there is one here. It asks each owner whether the
 //! fault is the owner's. A fault that no owner claims goes to the handler that the signal had
 //! before. The handler is installed with the first claim. A program that replaces it afterwards
-//! must pass signals on, or vanished memory ends the program.
+//! must pass signals on, or vanished memory ends the program. All signals are blocked meanwhile: the
+//! handler before may need that.
 
 #![allow(unsafe_code)]
 
@@ -60,6 +61,8 @@ fn install() -> Result<libc::sigaction, Option<i32>> {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_sigbus as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: writes the mask.
+    unsafe { libc::sigfillset(&raw mut action.sa_mask) };
     // SAFETY: as above.
     let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: both point to live values; the handler is async-signal-safe: it reads values that were
