@@ -16,13 +16,32 @@ const SECONDS_OF_A_PLANT: u64 = 20;
 /// The time that a run may take beyond its own: rounds, and threads that wait in vain.
 const GRACE: Duration = Duration::from_secs(30);
 const TEST: &str = "soak::random_programs_find_what_they_wrote";
-/// The variants of `Plant` in `crates/uzram-pager/src/plant.rs`.
-const PLANTS: [&str; 5] = [
-    "FaultsFirst",
-    "DiscardedStays",
-    "ForgetFirst",
-    "UnmappedStays",
-    "LaterDropped",
+/// Handlers of faults: `FaultHandler` in the pager, as the test reads it.
+const HANDLERS: [&str; 2] = [THREAD, SIGBUS];
+const THREAD: &str = "OwnThread";
+const SIGBUS: &str = "FaultingThread";
+/// The variants of `Plant` in `crates/uzram-pager/src/plant.rs`, each with the handler that has the bug and the test that must
+/// find it.
+const PLANTS: [(&str, &str, &str); 11] = [
+    ("FaultsFirst", THREAD, TEST),
+    ("DiscardedStays", THREAD, TEST),
+    ("ForgetFirst", THREAD, TEST),
+    ("UnmappedStays", THREAD, TEST),
+    ("LaterDropped", THREAD, TEST),
+    ("DiscardedStays", SIGBUS, TEST),
+    ("ForgetFirst", SIGBUS, TEST),
+    ("UnmappedStays", SIGBUS, TEST),
+    ("LockGivenUp", SIGBUS, TEST),
+    (
+        "ClosedIgnored",
+        SIGBUS,
+        "handler::a_descriptor_that_the_program_closed_ends_it",
+    ),
+    (
+        "StaysRegistered",
+        SIGBUS,
+        "handler::a_child_that_lives_on_does_not_hold_up_the_end_of_the_memory",
+    ),
 ];
 
 /// The soak of compressed memory.
@@ -31,35 +50,48 @@ const PLANTS: [&str; 5] = [
 /// A plant that was not found, or a failure of the long run.
 pub fn pager() -> Result<(), String> {
     let planted = build(true)?;
-    for plant in PLANTS {
-        let mut command = body(&planted, SECONDS_OF_A_PLANT);
+    for (plant, handler, test) in PLANTS {
+        let mut command = match test {
+            TEST => soak(&planted, handler, SECONDS_OF_A_PLANT),
+            test => run(&planted, test),
+        };
         command.env("UZRAM_PAGER_PLANT", plant);
         let limit = Duration::from_secs(SECONDS_OF_A_PLANT) + GRACE;
         let exit = process::run(&mut command, limit, Output::Kept)?.exit;
         if exit == Exit::Code(0) {
-            return Err(format!("the planted bug {plant} was not found"));
+            return Err(format!("{handler}: the planted bug {plant} was not found"));
         }
-        println!("planted {plant}: found");
+        println!("{handler}, planted {plant}: found");
     }
     let test = build(false)?;
-    println!("{SECONDS} seconds without a plant");
-    let limit = Duration::from_secs(SECONDS) + MINUTE;
-    let finished = process::run(&mut body(&test, SECONDS), limit, Output::Shown)?;
-    match finished.exit {
-        Exit::Code(0) if finished.stdout.contains("skipped") => {
-            Err("this system has no userfaultfd that moves pages".into())
+    for handler in HANDLERS {
+        println!("{handler}: {SECONDS} seconds without a plant");
+        let limit = Duration::from_secs(SECONDS) + MINUTE;
+        let finished = process::run(&mut soak(&test, handler, SECONDS), limit, Output::Shown)?;
+        match finished.exit {
+            Exit::Code(0) if finished.stdout.contains("skipped") => {
+                return Err("this system has no userfaultfd that moves pages".into());
+            }
+            Exit::Code(0) => {}
+            exit => return Err(format!("{handler}: the run ended with {exit}")),
         }
-        Exit::Code(0) => Ok(()),
-        exit => Err(format!("the run ended with {exit}")),
     }
+    Ok(())
 }
 
-/// The test itself, in the one process.
-fn body(test: &PathBuf, seconds: u64) -> Command {
-    let mut command = Command::new(test);
-    command.args([TEST, "--exact", "--nocapture", "--test-threads=1"]);
+/// The model process itself.
+fn soak(program: &PathBuf, handler: &str, seconds: u64) -> Command {
+    let mut command = run(program, TEST);
     command.env("UZRAM_PAGER_TEST", TEST);
+    command.env("UZRAM_PAGER_HANDLER", handler);
     command.env("UZRAM_PAGER_SOAK_SECONDS", seconds.to_string());
+    command
+}
+
+/// A test, whose processes it starts itself.
+fn run(program: &PathBuf, test: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     command
 }
 

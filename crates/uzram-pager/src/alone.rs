@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
@@ -21,11 +22,12 @@ pub(crate) fn is_alone() -> bool {
     IS_ALONE.get()
 }
 
-/// Blocks all signals for this thread, and gives it a table of descriptors of its own that is empty.
+/// Blocks all signals for this thread, and gives it a table of descriptors of its own that is empty but for `kept`, which
+/// is not a standard stream.
 ///
 /// # Errors
-/// The system's, before anything is closed.
-pub(crate) fn isolate() -> Result<(), Errno> {
+/// The system's.
+pub(crate) fn isolate(kept: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
     IS_ALONE.set(true);
     // SAFETY: all zeroes are a valid set, which the next call fills.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -33,8 +35,15 @@ pub(crate) fn isolate() -> Result<(), Errno> {
     unsafe { libc::sigfillset(&mut all) };
     // SAFETY: reads the set and changes the mask of this thread.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut()) };
-    // SAFETY: the table is copied first, so no descriptor of another thread is closed. This thread owns none yet.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, UNSHARE) };
+    match kept.map(|kept| kept.as_raw_fd() as u32) {
+        None => close(0, u32::MAX),
+        Some(kept) => close(0, kept - 1).and_then(|()| close(kept + 1, u32::MAX)),
+    }
+}
+
+fn close(first: u32, last: u32) -> Result<(), Errno> {
+    // SAFETY: the table is copied first, so no descriptor of another thread is closed. This thread owns none of these.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, UNSHARE) };
     match result {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS)),

@@ -13,6 +13,7 @@ use allocator_api2::alloc::Allocator;
 use uzram::{Error, ErrorKind, Result};
 
 use crate::alone::is_alone;
+use crate::handler::FaultHandler;
 use crate::heap::CompressedHeap;
 
 /// The smallest request that a heap may serve, in bytes. What the pager reads of other threads' allocations is smaller.
@@ -69,8 +70,14 @@ impl CompressedGlobal {
     /// Uses `heap` from now on.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if there is one already.
+    /// [`ErrorKind::InvalidInput`] for a heap with [`FaultHandler::FaultingThread`]: bringing a page can allocate, and such an
+    /// allocation must not lie in the heap. [`ErrorKind::Busy`] if there is one already.
     pub fn start(&self, heap: CompressedHeap) -> Result<()> {
+        if heap.fault_handler() == FaultHandler::FaultingThread {
+            let text =
+                "a global allocator needs FaultHandler::OwnThread, and its heap has FaultingThread";
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
         let started = self.heap.set(heap);
         started.map_err(|_| {
             Error::new(

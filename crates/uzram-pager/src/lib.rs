@@ -27,17 +27,21 @@
 mod alone;
 mod auto;
 mod global;
+mod handler;
 mod heap;
 mod mapping;
 mod memory;
 mod pager;
 mod plant;
+mod signal;
 mod statistics;
 pub mod swap;
+mod turns;
 mod uffd;
 
 pub use allocator_api2;
 pub use global::CompressedGlobal;
+pub use handler::FaultHandler;
 pub use heap::CompressedHeap;
-pub use memory::CompressedMemory;
+pub use memory::{CompressedMemory, CompressedMemoryBuilder};
 pub use statistics::Statistics;

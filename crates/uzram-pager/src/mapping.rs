@@ -111,6 +111,13 @@ impl Mapping {
         self.advise(page, pages, Advice::LinuxDontNeed)
     }
 
+    /// Wakes the pager: the system tells it that the last page is discarded. The call returns once it was told, or at once
+    /// if it has ended.
+    pub(crate) fn ring_bell(&self) {
+        // A failure changes nothing: the page is empty.
+        let _ = self.discard(self.pages - 1, 1);
+    }
+
     fn advise(&self, page: usize, pages: usize, advice: Advice) -> Result<(), Errno> {
         assert!(page + pages <= self.pages, "{pages} pages at {page}");
         let at = self.address(page) as *mut c_void;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +10,15 @@ use std::thread::JoinHandle;
 
 use uzram::{Error, ErrorKind, Result, Store, StoreBuilder, Unit};
 
+use crate::alone::isolate;
 use crate::auto::Auto;
+use crate::handler::FaultHandler;
 use crate::mapping::{Mapping, PAGE_BYTES, Program};
 use crate::pager::{BUDGET_PAGES_MIN, Pager, Shared};
+use crate::signal::Registration;
 use crate::statistics::{Counters, Statistics};
+use crate::turns::Turns;
+use crate::uffd::Uffd;
 
 /// Most pages of a range: their indexes have 32 bits.
 const PAGES_MAX: usize = 1 << 31;
@@ -47,7 +53,8 @@ const PAGES_MAX: usize = 1 << 31;
 ///
 /// Any thread may touch the bytes, as with any slice, and so may system calls: reads and writes of files, direct I/O,
 /// io_uring. Pinned memory stays where it is. A child after a fork does not have the range: touching it there is a
-/// SIGSEGV, and dropping it there does nothing. Signal handlers may touch the bytes.
+/// SIGSEGV, and dropping it there does nothing. Signal handlers may touch the bytes. With
+/// [`FaultHandler::FaultingThread`], which is faster, system calls fail.
 ///
 /// `madvise(MADV_DONTNEED)` on whole pages makes them zero and frees what they took, compressed or not. Code that
 /// unmaps or moves a part of the range breaks the rules of a slice; the part's evicted pages are a SIGBUS then.
@@ -65,6 +72,8 @@ pub struct CompressedMemory {
     thread: Option<JoinHandle<()>>,
     /// Sets the budget, unless the program does.
     auto: Mutex<Option<Auto>>,
+    /// Where threads answer their own faults.
+    registration: Option<Registration>,
     /// The process that made it. A child has neither the thread nor the range.
     process: u32,
 }
@@ -105,35 +114,29 @@ impl CompressedMemory {
         budget_bytes: usize,
         store: StoreBuilder,
     ) -> Result<CompressedMemory> {
-        let pages = pages_of(length_bytes)?;
-        let budget = budget_of(budget_bytes)?;
-        let store = store.size((pages * PAGE_BYTES) as u64).build()?;
-        if store.unit() != Unit::DEFAULT {
-            let unit = store.unit().bytes();
-            let text = format!("unit {unit}: must be 4096 bytes, the size of the system's pages");
-            return Err(Error::new(ErrorKind::InvalidInput, text));
+        let builder = CompressedMemory::builder(length_bytes, budget_bytes);
+        builder.store(store).build()
+    }
+
+    /// Begins to make memory with other options, too.
+    ///
+    /// ```
+    /// use uzram_pager::{CompressedMemory, FaultHandler};
+    ///
+    /// // Read its documentation before: system calls on the bytes fail.
+    /// let builder = CompressedMemory::builder(64 << 20, 8 << 20);
+    /// match builder.fault_handler(FaultHandler::FaultingThread).build() {
+    ///     Ok(memory) => assert_eq!(memory[12345], 0),
+    ///     Err(error) => println!("{error}"),
+    /// }
+    /// ```
+    pub fn builder(length_bytes: usize, budget_bytes: usize) -> CompressedMemoryBuilder {
+        CompressedMemoryBuilder {
+            length_bytes,
+            budget_bytes,
+            store: Store::builder(),
+            handler: FaultHandler::default(),
         }
-        let store = Arc::new(store);
-        let shared = Arc::new(Shared {
-            counters: Counters::default(),
-            budget: AtomicUsize::new(budget),
-            is_ending: AtomicBool::new(false),
-        });
-        // The last page is the bell.
-        let mapping = Arc::new(Mapping::reserve(pages + 1)?);
-        let thread = start(
-            Arc::clone(&mapping),
-            Arc::clone(&store),
-            Arc::clone(&shared),
-        )?;
-        Ok(CompressedMemory {
-            program: Program::new(mapping, length_bytes),
-            store,
-            shared,
-            thread: Some(thread),
-            auto: Mutex::new(None),
-            process: std::process::id(),
-        })
     }
 
     /// Changes the budget, in bytes. It returns at once. Pages that are too many leave soon. It ends
@@ -207,6 +210,14 @@ impl CompressedMemory {
     pub(crate) fn pages(&self) -> usize {
         self.mapping().pages() - 1
     }
+
+    /// The handler of its faults.
+    pub(crate) fn fault_handler(&self) -> FaultHandler {
+        match self.registration {
+            Some(_) => FaultHandler::FaultingThread,
+            None => FaultHandler::OwnThread,
+        }
+    }
 }
 
 impl Deref for CompressedMemory {
@@ -243,61 +254,167 @@ impl Drop for CompressedMemory {
             if let Some(auto) = auto.take() {
                 auto.forget();
             }
+            std::mem::forget(self.registration.take());
             self.program.leak();
             return;
         }
         self.put_auto(None);
         self.shared.is_ending.store(true, Ordering::Release);
-        ring_bell(self.mapping());
+        self.mapping().ring_bell();
         if let Some(thread) = thread {
             // The thread catches its own panics.
             let _ = thread.join();
         }
-        // The descriptor is closed now, so unmapping the range, which follows, tells nobody and does not wait.
+        // The range is registered no more, so unmapping it, which follows, tells nobody and does not wait.
     }
 }
 
 fn put_budget(shared: &Shared, mapping: &Mapping, pages: usize) {
     shared.budget.store(pages, Ordering::Relaxed);
-    ring_bell(mapping);
+    mapping.ring_bell();
 }
 
-/// Wakes the pager: the system tells it that a page is discarded. The call returns once it was told, or at once if it has
-/// ended.
-fn ring_bell(mapping: &Mapping) {
-    // A failure changes nothing: the page is empty.
-    let _ = mapping.discard(mapping.pages() - 1, 1);
+/// Options of a [`CompressedMemory`] that is about to be made.
+#[derive(Debug)]
+#[must_use]
+pub struct CompressedMemoryBuilder {
+    length_bytes: usize,
+    budget_bytes: usize,
+    store: StoreBuilder,
+    handler: FaultHandler,
 }
 
-/// Starts the pager's thread and waits until it serves.
-fn start(program: Arc<Mapping>, store: Arc<Store>, shared: Arc<Shared>) -> Result<JoinHandle<()>> {
-    let (sender, receiver) = sync_channel(1);
-    let body = move |sender: SyncSender<Result<()>>| match Pager::new(program, store, shared) {
-        Ok(pager) => {
-            let told = sender.send(Ok(()));
-            drop(sender);
-            if told.is_ok() {
-                pager.run();
+impl CompressedMemoryBuilder {
+    /// The codec, pool and other options of the compressed pages, as in [`CompressedMemory::with_store`].
+    pub fn store(self, store: StoreBuilder) -> CompressedMemoryBuilder {
+        CompressedMemoryBuilder { store, ..self }
+    }
+
+    /// The thread that answers a touch of a page that is not there: the memory's own, unless this says otherwise.
+    pub fn fault_handler(self, handler: FaultHandler) -> CompressedMemoryBuilder {
+        CompressedMemoryBuilder { handler, ..self }
+    }
+
+    /// Makes the memory.
+    ///
+    /// # Errors
+    /// Those of [`CompressedMemory::with_store`]; with [`FaultHandler::FaultingThread`] also [`ErrorKind::Unsupported`] for
+    /// the 65th such memory of the process, and [`ErrorKind::Io`] if the system takes no handler of SIGBUS.
+    pub fn build(self) -> Result<CompressedMemory> {
+        let pages = pages_of(self.length_bytes)?;
+        let budget = budget_of(self.budget_bytes)?;
+        let store = self.store.size((pages * PAGE_BYTES) as u64).build()?;
+        if store.unit() != Unit::DEFAULT {
+            let unit = store.unit().bytes();
+            let text = format!("unit {unit}: must be 4096 bytes, the size of the system's pages");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        let store = Arc::new(store);
+        let shared = Arc::new(Shared {
+            counters: Counters::default(),
+            budget: AtomicUsize::new(budget),
+            is_ending: AtomicBool::new(false),
+        });
+        // The last page is the bell.
+        let mapping = Arc::new(Mapping::reserve(pages + 1)?);
+        let service = Service {
+            handler: self.handler,
+            program: Arc::clone(&mapping),
+            store: Arc::clone(&store),
+            shared: Arc::clone(&shared),
+        };
+        let (thread, registration) = service.start()?;
+        Ok(CompressedMemory {
+            program: Program::new(mapping, self.length_bytes),
+            store,
+            shared,
+            thread: Some(thread),
+            registration,
+            auto: Mutex::new(None),
+            process: std::process::id(),
+        })
+    }
+}
+
+/// The range to be served, and the means.
+#[derive(Clone)]
+struct Service {
+    handler: FaultHandler,
+    program: Arc<Mapping>,
+    store: Arc<Store>,
+    shared: Arc<Shared>,
+}
+
+impl Service {
+    /// Starts the pager's thread and waits until faults are answered.
+    fn start(self) -> Result<(JoinHandle<()>, Option<Registration>)> {
+        // The threads that use a descriptor must have it: the program's, or the pager's alone.
+        let uffd = match self.handler {
+            FaultHandler::OwnThread => None,
+            FaultHandler::FaultingThread => Some(Arc::new(Uffd::open(self.handler)?)),
+        };
+        let (sender, receiver) = sync_channel(1);
+        let (service, of_thread) = (self.clone(), uffd.clone());
+        let thread = std::thread::Builder::new()
+            .name("uzram-pager".into())
+            .spawn(move || service.run(of_thread, sender))
+            .map_err(|error| {
+                Error::new(ErrorKind::NoMemory, "no thread for the pager").with_source(error)
+            })?;
+        let ended = "the pager's thread ended before it served";
+        let turns = receiver
+            .recv()
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, ended)));
+        let registered = turns.and_then(|turns| {
+            let of = |turns| Registration::new(&self.program, turns);
+            turns.map(of).transpose()
+        });
+        match registered {
+            Ok(registration) => Ok((thread, registration)),
+            Err(error) => {
+                self.shared.is_ending.store(true, Ordering::Release);
+                self.program.ring_bell();
+                let _ = thread.join();
+                Err(error)
             }
         }
-        Err(error) => drop(sender.send(Err(error))),
-    };
-    let thread = std::thread::Builder::new()
-        .name("uzram-pager".into())
-        .spawn(move || body(sender))
-        .map_err(|error| {
-            Error::new(ErrorKind::NoMemory, "no thread for the pager").with_source(error)
-        })?;
-    match receiver.recv() {
-        Ok(Ok(())) => Ok(thread),
-        Ok(Err(error)) => {
-            let _ = thread.join();
-            Err(error)
+    }
+
+    /// Is the pager's thread. It sends what threads that answer their own faults need.
+    fn run(self, uffd: Option<Arc<Uffd>>, sender: SyncSender<Result<Option<Arc<Turns>>>>) {
+        match self.turns(uffd.clone()) {
+            Ok(turns) => {
+                let turns = Arc::new(turns);
+                let sent = uffd.map(|_| Arc::clone(&turns));
+                let told = sender.send(Ok(sent));
+                drop(sender);
+                if told.is_ok() {
+                    turns.run();
+                }
+            }
+            Err(error) => drop(sender.send(Err(error))),
         }
-        Err(_) => Err(Error::new(
-            ErrorKind::Io,
-            "the pager's thread ended before it served",
-        )),
+    }
+
+    fn turns(self, uffd: Option<Arc<Uffd>>) -> Result<Turns> {
+        isolate(uffd.as_deref().map(AsFd::as_fd)).map_err(|errno| {
+            let text =
+                "the system gives a thread no descriptors of its own; use Linux 6.8 or newer";
+            Error::new(ErrorKind::Unsupported, text).with_source(errno)
+        })?;
+        let uffd = match uffd {
+            Some(uffd) => uffd,
+            None => Arc::new(Uffd::open(self.handler)?),
+        };
+        let Service {
+            handler,
+            program,
+            store,
+            shared,
+        } = self;
+        let of_pager = (Arc::clone(&program), Arc::clone(&store));
+        let pager = Pager::new(Arc::clone(&uffd), handler, of_pager.0, of_pager.1, shared)?;
+        Ok(Turns::new(pager, handler, uffd, store, program))
     }
 }
 

@@ -15,6 +15,12 @@ pub(crate) enum Plant {
     UnmappedStays,
     /// A fault that the system does not let be answered at the moment counts as answered.
     LaterDropped,
+    /// A handler goes on without the lock.
+    LockGivenUp,
+    /// A handler takes a descriptor that the program has closed for one that has done its work.
+    ClosedIgnored,
+    /// The range is still registered when it is unmapped.
+    StaysRegistered,
 }
 
 #[cfg(not(uzram_plant))]

@@ -6,15 +6,20 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+#[cfg(test)]
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use rustix::mm::UserfaultfdFlags;
 use uzram::{Error, ErrorKind, Result};
 
+use crate::handler::FaultHandler;
 use crate::mapping::{Mapping, PAGE_BYTES};
 
 /// Most messages that one read takes.
@@ -29,6 +34,7 @@ const API: u64 = 0xAA;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+const FEATURE_SIGBUS: u64 = 1 << 7;
 const FEATURE_THREAD_ID: u64 = 1 << 8;
 const FEATURE_POISON: u64 = 1 << 14;
 const FEATURE_MOVE: u64 = 1 << 16;
@@ -38,6 +44,8 @@ const FEATURES: u64 = FEATURE_EVENT_REMAP
     | FEATURE_THREAD_ID
     | FEATURE_POISON
     | FEATURE_MOVE;
+/// A flag of the system call: faults of system calls fail, which is allowed to everybody.
+const USER_MODE_ONLY: u32 = 1;
 const REGISTER_MISSING: u64 = 1;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const EVENT_REMAP: u8 = 0x14;
@@ -80,38 +88,57 @@ pub(crate) struct Done {
     pub stopped: Option<Errno>,
 }
 
-/// A descriptor of this thread. No other thread may use or close it.
+/// A descriptor. Who opened it owns it; a thread with a table of its own may have it there under the same number.
 #[derive(Debug)]
 pub(crate) struct Uffd {
-    descriptor: OwnedFd,
+    descriptor: ManuallyDrop<OwnedFd>,
+    /// Tells the file from others. The program's threads use the descriptor where handlers answer, and may close it.
+    identity: Option<Identity>,
+    /// Whether a read waits for a message.
+    waits: AtomicBool,
     /// So many pages more are refused for want of memory.
     #[cfg(test)]
-    pub refusals: std::cell::Cell<usize>,
+    pub refusals: AtomicUsize,
 }
 
+/// Device and inode.
+type Identity = (u64, u64);
+
 impl Uffd {
-    /// Opens a descriptor that also serves system calls of the program.
+    /// Opens a descriptor. With a thread of its own it also serves system calls of the program.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] with what is missing or not permitted, and the remedy.
-    pub(crate) fn open() -> Result<Uffd> {
-        // Waiting needs a descriptor whose reads do not.
+    pub(crate) fn open(handler: FaultHandler) -> Result<Uffd> {
+        let (flag, feature) = match handler {
+            FaultHandler::OwnThread => (0, 0),
+            FaultHandler::FaultingThread => (USER_MODE_ONLY, FEATURE_SIGBUS),
+        };
+        // Polling needs a descriptor whose reads do not wait.
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+        let flags = flags | UserfaultfdFlags::from_bits_retain(flag);
         // SAFETY: the call is safe, and this type keeps the descriptor to itself.
         let descriptor = match unsafe { rustix::mm::userfaultfd(flags) } {
             Ok(descriptor) => descriptor,
             Err(refused) => open_device().map_err(|_| not_permitted(refused))?,
         };
-        let descriptor = rustix::io::fcntl_dupfd_cloexec(descriptor, DESCRIPTOR_MIN)
-            .map_err(|errno| Error::new(ErrorKind::Io, "userfaultfd").with_source(errno))?;
+        let failed = |errno: Errno| Error::new(ErrorKind::Io, "userfaultfd").with_source(errno);
+        let descriptor =
+            rustix::io::fcntl_dupfd_cloexec(descriptor, DESCRIPTOR_MIN).map_err(failed)?;
+        let identity = match handler {
+            FaultHandler::OwnThread => None,
+            FaultHandler::FaultingThread => Some(identity_of(&descriptor).map_err(failed)?),
+        };
         let uffd = Uffd {
-            descriptor,
+            descriptor: ManuallyDrop::new(descriptor),
+            identity,
+            waits: AtomicBool::new(false),
             #[cfg(test)]
-            refusals: std::cell::Cell::new(0),
+            refusals: AtomicUsize::new(0),
         };
         let mut api = ApiRequest {
             api: API,
-            features: FEATURES,
+            features: FEATURES | feature,
             ioctls: 0,
         };
         uffd.call::<0x3F, _>(&mut api).map_err(|errno| {
@@ -134,27 +161,32 @@ impl Uffd {
         })
     }
 
-    /// Ends what [`Uffd::register`] began. Those that wait try again.
+    /// Ends what [`Uffd::register`] began, for some addresses. Those that wait try again.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn unregister(&self, mapping: &Mapping) -> Result<(), Errno> {
-        let mut range = whole(mapping);
+    pub(crate) fn unregister(&self, start: u64, end: u64) -> Result<(), Errno> {
+        let mut range = Range {
+            start,
+            length: end - start,
+        };
         let at = (&raw mut range).cast();
-        // SAFETY: the number is that of a request that reads this structure, of a range that `mapping` owns.
+        // SAFETY: the number is that of a request that reads this structure; it changes no memory.
         unsafe { self.request(opcode::read::<Range>(GROUP, 0x01), at) }
     }
 
-    /// Puts the messages that are there into `messages`, which it empties before: faults last, else in their order.
+    /// Puts the messages that are there into `messages`, which it empties before: faults last, else in their order. If it
+    /// `waits`, it returns when there is one.
     ///
     /// A thread that discards or unmaps runs on as soon as its message is read. Every verb after that must know of it.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn read(&self, messages: &mut Vec<Message>) -> Result<(), Errno> {
+    pub(crate) fn read(&self, messages: &mut Vec<Message>, waits: bool) -> Result<(), Errno> {
+        self.set_waits(waits)?;
         let mut buffer = [[0; 32]; MESSAGES_MAX];
         messages.clear();
-        let bytes = match rustix::io::read(&self.descriptor, buffer.as_flattened_mut()) {
+        let bytes = match rustix::io::read(self, buffer.as_flattened_mut()) {
             Ok(bytes) => bytes,
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(errno) => return Err(errno),
@@ -165,12 +197,25 @@ impl Uffd {
         Ok(())
     }
 
+    /// A read that waits is one call where two would be needed, but the file must be told before.
+    fn set_waits(&self, waits: bool) -> Result<(), Errno> {
+        if self.waits.swap(waits, Ordering::Relaxed) == waits {
+            return Ok(());
+        }
+        let flags = if waits {
+            OFlags::empty()
+        } else {
+            OFlags::NONBLOCK
+        };
+        rustix::fs::fcntl_setfl(self, flags)
+    }
+
     /// Waits until a message is there, or was: another answer may have woken its sender meanwhile.
     ///
     /// # Errors
     /// The system's.
     pub(crate) fn wait(&self) -> Result<(), Errno> {
-        let mut polled = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        let mut polled = [PollFd::new(self, PollFlags::IN)];
         match rustix::event::poll(&mut polled, None) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno),
@@ -234,8 +279,8 @@ impl Uffd {
     /// A request that takes memory.
     fn bring_or_copy<const NUMBER: u8, T>(&self, argument: &mut T) -> Result<(), Errno> {
         #[cfg(test)]
-        if let Some(left) = self.refusals.get().checked_sub(1) {
-            self.refusals.set(left);
+        if self.refusals.load(Ordering::Relaxed) > 0 {
+            self.refusals.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::NOMEM);
         }
         self.call::<NUMBER, T>(argument)
@@ -249,6 +294,13 @@ impl Uffd {
         unsafe { self.request(opcode::read_write::<T>(GROUP, NUMBER), at) }
     }
 
+    /// Whether the number is another file's now, or none's. The descriptor of another range would serve this one, too, but for
+    /// moves, and would not keep requests from pages that are being discarded.
+    pub(crate) fn is_another(&self) -> bool {
+        let is_same = |identity| identity_of(self).is_ok_and(|now| now == identity);
+        self.identity.is_some_and(|identity| !is_same(identity))
+    }
+
     /// # Safety
     /// `argument` is what the request reads and writes.
     unsafe fn request(&self, opcode: Opcode, argument: *mut c_void) -> Result<(), Errno> {
@@ -256,6 +308,26 @@ impl Uffd {
         // SAFETY: the caller's.
         unsafe { rustix::ioctl::ioctl(self.descriptor.as_fd(), request) }
     }
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl Drop for Uffd {
+    fn drop(&mut self) {
+        if !self.is_another() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.descriptor) };
+        }
+    }
+}
+
+fn identity_of(descriptor: impl AsFd) -> Result<Identity, Errno> {
+    let status = rustix::fs::fstat(descriptor)?;
+    Ok((status.st_dev, status.st_ino))
 }
 
 fn faults_last(messages: &mut [Message]) {

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use allocator_api2::alloc::{AllocError, Allocator};
 use uzram::{Error, ErrorKind, Result};
 
+use crate::handler::FaultHandler;
 use crate::mapping::{Birthmark, PAGE_BYTES};
 use crate::memory::CompressedMemory;
 use crate::statistics::Statistics;
@@ -178,6 +179,10 @@ impl CompressedHeap {
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.lock().runs.used() * PAGE_BYTES
+    }
+
+    pub(crate) fn fault_handler(&self) -> FaultHandler {
+        self.0.memory.fault_handler()
     }
 
     /// Whether `address` lies in the heap's range.

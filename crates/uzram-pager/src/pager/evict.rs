@@ -3,12 +3,10 @@
 //! The oldest pages leave first. A touch of a page that waits in the ring moves it back and makes it the youngest: no
 //! interface of the system tells which pages are read.
 
-use std::time::Duration;
-
 use rustix::io::Errno;
 
 use super::serve::index;
-use super::{Pager, Place};
+use super::{Budget, Pager, Place, Turn};
 use crate::statistics::add;
 use crate::uffd::Then;
 
@@ -18,37 +16,50 @@ const BATCH_MAX: usize = 64;
 const TRIES_MAX: usize = 16;
 /// Pages that the store takes or drops from one maintenance to the next.
 const CHANGES_MIN: usize = 1024;
-/// The longest that a fault waits for maintenance, about.
-const MAINTAIN_MAX: Duration = Duration::from_micros(100);
 
 impl Pager {
-    /// A small part of the work between faults. Returns whether there is more.
+    /// A small part of the work between faults. Returns what is next.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn step(&mut self) -> Result<bool, Errno> {
+    pub(super) fn step(&mut self) -> Result<Turn, Errno> {
         self.is_blocked = false;
         let has_more = self.reclaim()?;
-        if self.is_blocked {
-            // The thread that changes mappings must run on first.
-            std::thread::yield_now();
-        }
-        Ok(has_more || self.is_blocked || self.maintain())
+        Ok(if self.is_blocked {
+            Turn::Blocked
+        } else if has_more {
+            Turn::Busy
+        } else if self.wants_maintenance() {
+            Turn::Maintain
+        } else {
+            Turn::Idle
+        })
     }
 
-    /// Lets the store give sparse memory back, now and then. Returns whether there is more to do.
-    fn maintain(&mut self) -> bool {
-        if self.changes < CHANGES_MIN {
-            return false;
-        }
-        let has_more = self.store.maintain(MAINTAIN_MAX);
-        if !has_more {
-            self.changes = 0;
-        }
-        has_more
+    /// Whether a step has nothing to do.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let Budget {
+            pages,
+            low,
+            is_refilling,
+            ..
+        } = self.budget;
+        self.resident() <= pages
+            && !is_refilling
+            && self.at_hand() >= low
+            && !self.wants_maintenance()
     }
 
-    fn reclaim(&mut self) -> Result<bool, Errno> {
+    /// Whether the store should give sparse memory back.
+    pub(super) fn wants_maintenance(&self) -> bool {
+        self.changes >= CHANGES_MIN
+    }
+
+    /// Makes room, if there is too little of it. Returns whether there may be more to do.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn reclaim(&mut self) -> Result<bool, Errno> {
         let resident = self.resident();
         let excess = resident.saturating_sub(self.budget.pages);
         if excess > 0 {
@@ -83,7 +94,9 @@ impl Pager {
             return Ok(false);
         }
         // Discarding memory that is registered would wait for this very thread.
-        self.uffd.unregister(self.ring.memory())?;
+        let ring = self.ring.memory();
+        self.uffd
+            .unregister(ring.address(0), ring.address(ring.pages()))?;
         let kept = self.ring.free().saturating_sub(excess);
         let released = self.ring.release(kept);
         self.uffd.register(self.ring.memory())?;
@@ -176,17 +189,18 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use uzram::{ErrorKind, Store};
 
-    use super::super::{Fault, Shared};
+    use super::super::{Answer, Fault, Shared};
     use super::*;
+    use crate::handler::FaultHandler;
     use crate::mapping::Mapping;
     use crate::statistics::Counters;
-    use crate::uffd::Message;
+    use crate::uffd::{Message, Uffd};
 
-    /// A pager of 64 pages, on this thread, or none where the system has no userfaultfd.
+    /// A pager of 64 pages, or none where the system has no userfaultfd.
     fn pager() -> Option<Pager> {
         let program = Arc::new(Mapping::reserve(65).unwrap());
         let store = Arc::new(Store::builder().size(64 << 12).build().unwrap());
@@ -195,8 +209,9 @@ mod tests {
             budget: AtomicUsize::new(64),
             is_ending: AtomicBool::new(false),
         });
-        match Pager::new(program, store, shared) {
-            Ok(pager) => Some(pager),
+        let handler = FaultHandler::OwnThread;
+        match Uffd::open(handler) {
+            Ok(uffd) => Some(Pager::new(uffd.into(), handler, program, store, shared).unwrap()),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 println!("skipped: {error}");
                 None
@@ -220,46 +235,45 @@ mod tests {
     /// The thread that discards was told, and has not dropped the page yet. A fault that was read before comes late.
     #[test]
     fn a_page_whose_discard_is_under_way_does_not_leave() {
-        let body = || {
-            let Some(mut pager) = pager() else {
-                return;
-            };
-            let fault = touch(&mut pager, 3);
-            let address = fault.address;
-            let removed = Message::Removed {
-                start: address,
-                end: address + 4096,
-            };
-            pager.take_message(removed, &mut Vec::new()).unwrap();
-            assert!(pager.serve(fault).unwrap());
-            assert_eq!(pager.evict(), 0, "its old bytes would come back");
-            assert_eq!(pager.pages.place(3), Place::Fresh);
+        let Some(mut pager) = pager() else {
+            return;
         };
-        // A pager takes its thread's descriptors away.
-        std::thread::spawn(body).join().unwrap();
+        let fault = touch(&mut pager, 3);
+        let address = fault.address;
+        let removed = Message::Removed {
+            start: address,
+            end: address + 4096,
+        };
+        pager.take_message(removed).unwrap();
+        assert!(pager.serve(fault).unwrap());
+        assert_eq!(pager.evict(), 0, "its old bytes would come back");
+        assert_eq!(pager.pages.place(3), Place::Fresh);
     }
 
     /// The system has no memory for a moment. The bytes stay where they are, and the touch is answered later.
     #[test]
     fn a_page_that_finds_no_memory_comes_later() {
-        let body = || {
-            for is_stored in [false, true] {
-                let Some(mut pager) = pager() else {
-                    return;
-                };
-                let fault = touch(&mut pager, 3);
-                assert_eq!(pager.evict(), 1);
-                assert!(!is_stored || pager.compress_oldest());
-                // More than one answer to one fault tries.
-                pager.uffd.refusals.set(2);
-                let mut later = vec![fault];
-                while !later.is_empty() {
-                    pager.try_again(&mut later).unwrap();
-                }
-                assert_eq!(pager.pages.place(3), Place::Present);
-                assert_eq!(pager.uffd.refusals.get(), 0);
+        for is_stored in [false, true] {
+            let Some(mut pager) = pager() else {
+                return;
+            };
+            let fault = touch(&mut pager, 3);
+            assert_eq!(pager.evict(), 1);
+            assert!(!is_stored || pager.compress_oldest());
+            // More than one answer to one fault tries.
+            pager.uffd.refusals.store(2, Ordering::Relaxed);
+            pager.later = vec![fault];
+            while !pager.later.is_empty() {
+                pager.try_again().unwrap();
             }
-        };
-        std::thread::spawn(body).join().unwrap();
+            assert_eq!(pager.pages.place(3), Place::Present);
+            assert_eq!(pager.uffd.refusals.load(Ordering::Relaxed), 0);
+            // A handler gives the lock back meanwhile.
+            assert_eq!(pager.evict(), 1);
+            pager.uffd.refusals.store(1, Ordering::Relaxed);
+            assert_eq!(pager.answer(fault), Ok(Answer::NoMemory));
+            assert!(matches!(pager.pages.place(3), Place::Staged(_)));
+            assert!(matches!(pager.answer(fault), Ok(Answer::Served { .. })));
+        }
     }
 }

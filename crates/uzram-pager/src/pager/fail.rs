@@ -11,7 +11,7 @@ use crate::uffd::{Done, MESSAGES_MAX, Message, Then};
 
 impl Pager {
     /// Makes what is lost a SIGBUS. If the system refuses even that, the process must end: a touch would read zeroes.
-    pub(super) fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         self.shared
             .counters
             .has_failed
@@ -42,7 +42,7 @@ impl Pager {
         let mut messages = Vec::with_capacity(MESSAGES_MAX);
         while !attempt(self) {
             // A change of mappings under way: its message must be read, and its thread run on.
-            if self.uffd.read(&mut messages).is_err() {
+            if self.uffd.read(&mut messages, false).is_err() {
                 std::process::abort();
             }
             for message in messages.drain(..) {

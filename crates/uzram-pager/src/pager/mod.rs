@@ -1,7 +1,7 @@
-//! The pager: one thread that brings pages and evicts them.
+//! The pager brings pages and evicts them.
 //!
-//! Because one thread does both, nothing can happen between compressing a page and serving a fault on it, and there are
-//! no locks. Faults come first. Between them the thread evicts in small steps and looks for faults after each.
+//! One thread at a time has it (`turns.rs`), so nothing can happen between compressing a page and serving a fault on it.
+//! Faults come first. Between them the pager's thread evicts in small steps and looks for faults after each.
 //!
 //! A page is in the program's memory, in the ring or in the store, and leaves a place only after it is in the next. When
 //! the thread fails, it makes touches of all pages that are not in the program's memory a SIGBUS before its descriptor
@@ -16,7 +16,6 @@ mod pages;
 mod ring;
 mod serve;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use uzram::{Error, ErrorKind, Result, Store};
 
-use crate::alone::isolate;
+use crate::handler::FaultHandler;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::plant::{Plant, is_planted};
 use crate::statistics::{Counters, set};
@@ -46,7 +45,7 @@ const SLOTS_PART: usize = 8;
 
 /// How long a thread waits for a page that the system has no memory for, and from one attempt to the next.
 const STARVED_MAX: Duration = Duration::from_secs(10);
-const STARVED_PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const STARVED_PAUSE: Duration = Duration::from_millis(1);
 
 /// State that the pager shares with the program's threads.
 #[derive(Debug)]
@@ -57,9 +56,11 @@ pub(crate) struct Shared {
     pub is_ending: AtomicBool,
 }
 
-/// The thread's state. The descriptor is closed first: unmapping the ring before would wait for this very thread.
+/// The state of the service.
+#[derive(Debug)]
 pub(crate) struct Pager {
-    uffd: Uffd,
+    uffd: Arc<Uffd>,
+    handler: FaultHandler,
     ring: Ring,
     program: Arc<Mapping>,
     pages: Pages,
@@ -76,16 +77,48 @@ pub(crate) struct Pager {
     is_blocked: bool,
     /// Pages that the store took or dropped since it was maintained.
     changes: usize,
+    /// A handler has called the pager's thread to maintain the store.
+    is_called: bool,
+    messages: Vec<Message>,
+    /// Faults that could not be answered yet. Where handlers answer there are none.
+    later: Vec<Fault>,
+    has_ended: bool,
     /// Where pages are decompressed that are copied and not moved.
     scratch: Box<[u8]>,
 }
 
 /// A thread that waits for a page.
 #[derive(Clone, Copy, Debug)]
-struct Fault {
-    address: u64,
-    is_write: bool,
-    thread: u32,
+pub(crate) struct Fault {
+    pub address: u64,
+    pub is_write: bool,
+    pub thread: u32,
+}
+
+/// The task of the pager's thread after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// To wait for a message.
+    Idle,
+    Busy,
+    /// To let others run: the system moves nothing at the moment.
+    Blocked,
+    /// To maintain the store, which needs no turn.
+    Maintain,
+    End,
+}
+
+/// The task of a thread that has asked for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// To try its touch again; before, to call the pager's thread, perhaps.
+    Served { calls: bool },
+    /// To ask again: the system moves nothing at the moment.
+    Later,
+    /// To ask again when the system may have memory.
+    NoMemory,
+    /// To let another handler see the signal: the page is lost, or the program has mapped other memory there.
+    PassOn,
 }
 
 /// How many pages may be where.
@@ -115,25 +148,22 @@ impl Budget {
 }
 
 impl Pager {
-    /// Begins to serve all pages of `program` but the last, which is the bell: discarding it wakes the pager. Call it on
-    /// the pager's own thread.
+    /// Begins to serve all pages of `program` but the last, which is the bell: discarding it wakes the pager.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] with what the system does not offer or permit, [`ErrorKind::NoMemory`].
     pub(crate) fn new(
+        uffd: Arc<Uffd>,
+        handler: FaultHandler,
         program: Arc<Mapping>,
         store: Arc<Store>,
         shared: Arc<Shared>,
     ) -> Result<Pager> {
-        let refused = |errno: Errno| {
-            let text = "the system does not let a thread serve memory; use Linux 6.8 or newer";
-            Error::new(ErrorKind::Unsupported, text).with_source(errno)
-        };
-        isolate().map_err(refused)?;
         let count = program.pages() - 1;
         let slots = (count / SLOTS_PART).clamp(SLOTS_MIN, SLOTS_MAX);
         let pager = Pager {
-            uffd: Uffd::open()?,
+            uffd,
+            handler,
             ring: Ring::new(slots)?,
             pages: Pages::new(count)?,
             around: Around::default(),
@@ -143,55 +173,136 @@ impl Pager {
             starved: None,
             is_blocked: false,
             changes: 0,
+            is_called: false,
+            messages: Vec::with_capacity(MESSAGES_MAX),
+            later: Vec::new(),
+            has_ended: false,
             scratch: vec![0; AROUND_MAX * PAGE_BYTES].into(),
             program,
             store,
             shared,
         };
-        pager.uffd.register(pager.ring.memory()).map_err(refused)?;
-        pager.uffd.register(&pager.program).map_err(refused)?;
+        let both = [pager.ring.memory(), &pager.program];
+        for mapping in both {
+            pager.uffd.register(mapping).map_err(|errno| {
+                let text =
+                    "the system does not let compressed memory be served; use Linux 6.8 or newer";
+                Error::new(ErrorKind::Unsupported, text).with_source(errno)
+            })?;
+        }
         Ok(pager)
     }
 
-    /// Serves until told to end. After a failure no page of the program reads as zeroes that is not zero.
-    pub(crate) fn run(mut self) {
-        let served = std::panic::catch_unwind(AssertUnwindSafe(|| self.serve_until_the_end()));
-        if !matches!(served, Ok(Ok(()))) {
-            self.give_up();
+    /// The turn of the pager's thread: messages that are there, else a small part of other work. If it `waits`, it waits for
+    /// a message first, which it may where nobody else has turns.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn turn(&mut self, waits: bool) -> Result<Turn, Errno> {
+        let mut messages = std::mem::take(&mut self.messages);
+        self.uffd.read(&mut messages, waits)?;
+        if self.shared.is_ending.load(Ordering::Acquire) {
+            return Ok(Turn::End);
         }
+        self.take_over_budget();
+        if !messages.is_empty() && is_planted(Plant::FaultsFirst) {
+            self.evict();
+        }
+        for message in &messages {
+            self.take_message(*message)?;
+        }
+        let next = if !self.later.is_empty() {
+            self.try_again()?;
+            Turn::Busy
+        } else if messages.is_empty() {
+            self.step()?
+        } else if self.is_at_rest() {
+            Turn::Idle
+        } else {
+            Turn::Busy
+        };
+        self.messages = messages;
+        self.tell();
+        Ok(next)
     }
 
-    fn serve_until_the_end(&mut self) -> Result<(), Errno> {
-        let mut messages = Vec::with_capacity(MESSAGES_MAX);
-        let mut later: Vec<Fault> = Vec::new();
-        let mut is_idle = true;
-        loop {
-            if is_idle && later.is_empty() {
-                self.uffd.wait()?;
-            }
-            self.uffd.read(&mut messages)?;
-            if self.shared.is_ending.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            self.take_over_budget();
-            if !messages.is_empty() && is_planted(Plant::FaultsFirst) {
-                self.evict();
-            }
-            for message in &messages {
-                self.take_message(*message, &mut later)?;
-            }
-            if !later.is_empty() {
-                self.try_again(&mut later)?;
-            } else if messages.is_empty() {
-                is_idle = !self.step()?;
+    /// The turn of a thread that has asked for a page. It evicts as much as it got: nobody else is woken for that.
+    ///
+    /// # Errors
+    /// The system's: of a descriptor that the program has closed, and others that leave no answer.
+    pub(crate) fn answer(&mut self, fault: Fault) -> Result<Answer, Errno> {
+        if self.uffd.is_another() {
+            return Err(Errno::BADF);
+        }
+        self.take_over_budget();
+        if let Some(answer) = self.answer_of_the_lost(fault.address) {
+            return Ok(answer);
+        }
+        let before = self.at_hand();
+        if !self.serve(fault)? {
+            let is_starved = self.starved.is_some();
+            return Ok(if is_starved {
+                Answer::NoMemory
             } else {
-                is_idle = false;
-            }
-            self.tell();
+                Answer::Later
+            });
         }
+        let brought = before.saturating_sub(self.at_hand());
+        // One more than came: so the stock grows while it is low.
+        for _ in 0..=brought {
+            if !self.reclaim()? {
+                break;
+            }
+        }
+        self.tell();
+        let calls = self.wants_maintenance() && !self.is_called;
+        self.is_called |= calls;
+        Ok(Answer::Served { calls })
     }
 
-    fn take_message(&mut self, message: Message, later: &mut Vec<Fault>) -> Result<(), Errno> {
+    /// Notes that the store has been maintained.
+    pub(crate) fn maintained(&mut self) {
+        self.changes = 0;
+        self.is_called = false;
+    }
+
+    /// Ends the service. A copy of the descriptor in a child of the program would keep the ranges registered, and unmapping
+    /// them would wait for ever.
+    pub(crate) fn end(&mut self) {
+        let handler_answers = self.handler == FaultHandler::FaultingThread;
+        if self.has_ended || handler_answers && is_planted(Plant::StaysRegistered) {
+            return;
+        }
+        self.has_ended = true;
+        let count = self.pages.count();
+        let mut page = 0;
+        // What is gone may be other memory, whose range the system may refuse to look at.
+        while page <= count {
+            let is_ours = |page: usize| page == count || self.pages.place(page) != Place::Gone;
+            let ours = (page..=count).take_while(|page| is_ours(*page)).count();
+            let (start, end) = (
+                self.program.address(page),
+                self.program.address(page + ours),
+            );
+            if ours > 0 {
+                let _ = self.uffd.unregister(start, end);
+            }
+            page += ours + 1;
+        }
+        for (start, end) in self.moved.ranges() {
+            let _ = self.uffd.unregister(*start, *end);
+        }
+        let ring = self.ring.memory();
+        let _ = self
+            .uffd
+            .unregister(ring.address(0), ring.address(ring.pages()));
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    fn take_message(&mut self, message: Message) -> Result<(), Errno> {
         match message {
             Message::Fault {
                 address,
@@ -204,7 +315,7 @@ impl Pager {
                     thread,
                 };
                 if !self.serve(fault)? && !is_planted(Plant::LaterDropped) {
-                    later.push(fault);
+                    self.later.push(fault);
                 }
             }
             Message::Removed { start, end } => {
@@ -228,20 +339,17 @@ impl Pager {
     }
 
     /// The system answers no fault while the program changes its mappings. The thread that does so must run on first.
-    fn try_again(&mut self, later: &mut Vec<Fault>) -> Result<(), Errno> {
+    fn try_again(&mut self) -> Result<(), Errno> {
         match self.starved {
             Some(_) => std::thread::sleep(STARVED_PAUSE),
             None => std::thread::yield_now(),
         }
-        let mut failed = None;
-        later.retain(|fault| match self.serve(*fault) {
-            Ok(is_served) => !is_served,
-            Err(errno) => {
-                failed = Some(errno);
-                true
+        for fault in std::mem::take(&mut self.later) {
+            if !self.serve(fault)? {
+                self.later.push(fault);
             }
-        });
-        failed.map_or(Ok(()), Err)
+        }
+        Ok(())
     }
 
     /// Forgets the content of the pages in a range of addresses, and lets `note` say what they are now.
@@ -285,5 +393,11 @@ impl Pager {
         set(&counters.present, self.pages.present() as u64);
         set(&counters.staged, self.ring.staged() as u64);
         set(&counters.free, self.ring.free() as u64);
+    }
+}
+
+impl Drop for Pager {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -8,7 +8,8 @@ use std::time::Instant;
 use rustix::io::Errno;
 use uzram::PageIndex;
 
-use super::{AROUND_MAX, Fault, Pager, Place};
+use super::{AROUND_MAX, Answer, Fault, Pager, Place};
+use crate::handler::FaultHandler;
 use crate::mapping::PAGE_BYTES;
 use crate::plant::{Plant, is_planted};
 use crate::statistics::add;
@@ -44,9 +45,35 @@ impl Pager {
                 &self.shared.counters.faults_ns,
                 began.elapsed().as_nanos() as usize,
             );
-            self.follow.fault(fault.thread);
+            if self.handler == FaultHandler::OwnThread {
+                self.follow.fault(fault.thread);
+            }
         }
         Ok(is_served)
+    }
+
+    /// The answer to a handler's question about a page that cannot be brought. Kernels that know of no failing memory give
+    /// the touch of a marked page the same code as others.
+    pub(super) fn answer_of_the_lost(&self, address: u64) -> Option<Answer> {
+        let page = self.program.page_at(address)?;
+        match self.pages.place(page) {
+            // The range is plain memory now.
+            Place::Fresh | Place::Present if self.has_ended => {
+                Some(Answer::Served { calls: false })
+            }
+            Place::Fresh | Place::Present => None,
+            _ if self.has_ended => Some(Answer::PassOn),
+            Place::Staged(_) | Place::Stored => None,
+            Place::Poisoned | Place::Gone => {
+                let done = self.uffd.poison(self.program.address(page), 1);
+                let is_blocked = done.stopped == Some(Errno::AGAIN);
+                Some(if is_blocked {
+                    Answer::Later
+                } else {
+                    Answer::PassOn
+                })
+            }
+        }
     }
 
     fn serve_page(&mut self, page: usize, fault: Fault) -> Result<bool, Errno> {
@@ -299,6 +326,10 @@ impl Pager {
 
     /// Lets those that wait for `page` try again.
     fn wake(&self, page: usize) -> Result<bool, Errno> {
+        if self.handler == FaultHandler::FaultingThread {
+            // Nobody waits.
+            return Ok(true);
+        }
         match self.uffd.wake(self.program.address(page)) {
             // Unmapped: nobody waits there.
             Ok(()) | Err(Errno::NOENT | Errno::INVAL) => Ok(true),

@@ -4,12 +4,12 @@ use uzram::{
     Codec, Compression, Compressor, DecompressShared, Decompressor, ErrorKind, Malformed,
     PageIndex, Parameters, Store, Unit,
 };
-use uzram_pager::CompressedHeap;
+use uzram_pager::{CompressedHeap, FaultHandler};
 use uzram_testkit::Rng;
 
 use super::heap::heap;
 use super::system::in_child;
-use super::{GLOBAL, PAGE, apart, mark, marked, with_store};
+use super::{GLOBAL, PAGE, apart, apart_with, mark, marked, with_store};
 
 /// Starts the global allocator. False: the system has no userfaultfd.
 fn started(pages: usize, budget_pages: usize) -> bool {
@@ -42,6 +42,21 @@ fn large_vectors_of_threads_are_compressed_and_whole() {
             );
             let error = GLOBAL.start(heap(100, 64).unwrap()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        },
+    );
+}
+
+#[test]
+fn a_heap_whose_faults_are_answered_by_the_thread_that_touches_is_refused() {
+    apart_with(
+        &[FaultHandler::FaultingThread],
+        "global::a_heap_whose_faults_are_answered_by_the_thread_that_touches_is_refused",
+        || {
+            if let Some(heap) = heap(100, 64) {
+                let error = GLOBAL.start(heap).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+                assert!(GLOBAL.heap().is_none());
+            }
         },
     );
 }

@@ -7,6 +7,7 @@ mod auto;
 mod budget;
 mod failure;
 mod global;
+mod handler;
 mod heap;
 mod model;
 mod soak;
@@ -17,39 +18,54 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use uzram::{ErrorKind, StoreBuilder};
-use uzram_pager::{CompressedGlobal, CompressedMemory};
+use uzram_pager::{CompressedGlobal, CompressedMemory, FaultHandler};
 
 /// It serves as the system's does until a test starts it.
 #[global_allocator]
 static GLOBAL: CompressedGlobal = CompressedGlobal::new(64 << 10);
 
 const PAGE: usize = 4096;
+/// Handlers of faults: each test runs once with each.
+const HANDLERS: [FaultHandler; 2] = [FaultHandler::OwnThread, FaultHandler::FaultingThread];
 /// The longest that a test's process may take, many times what it takes.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Tells a process which test's body it is to run.
 const BODY: &str = "UZRAM_PAGER_TEST";
+/// Tells it who answers faults there.
+const HANDLER: &str = "UZRAM_PAGER_HANDLER";
 
-/// Runs `body` in a process of its own. It must succeed.
+/// Runs `body` in a process of its own for each handler of faults. It must succeed.
 fn apart(name: &str, body: fn()) {
-    if let Some((status, output)) = run(name, body) {
+    apart_with(&HANDLERS, name, body);
+}
+
+/// The same for some handlers.
+fn apart_with(handlers: &[FaultHandler], name: &str, body: fn()) {
+    run(handlers, name, body, |status, output| {
         assert!(status.success(), "{name}: {status}\n{output}");
         // What was left out shows in this process's output.
         output
             .lines()
             .filter(|line| line.contains("skipped"))
             .for_each(|line| println!("{line}"));
-    }
+    });
 }
 
-/// Runs `body` in a process of its own. `signal` must end it, unless the system has no userfaultfd.
+/// Runs `body` in a process of its own for each handler of faults. `signal` must end it, unless the system has no
+/// userfaultfd.
 fn killed_by(signal: i32, name: &str, body: fn()) {
-    if let Some((status, output)) = run(name, body) {
+    killed_with(&HANDLERS, signal, name, body);
+}
+
+/// The same for some handlers.
+fn killed_with(handlers: &[FaultHandler], signal: i32, name: &str, body: fn()) {
+    run(handlers, name, body, |status, output| {
         let is_skipped = status.success() && output.contains("skipped");
         assert!(
             is_skipped || status.signal() == Some(signal),
             "{name}: {status}\n{output}"
         );
-    }
+    });
 }
 
 /// Whether this process is there to run a test's body.
@@ -57,18 +73,39 @@ fn is_body() -> bool {
     std::env::var_os(BODY).is_some()
 }
 
-/// Runs this very test again as a process, or `body` if this is that process.
-fn run(name: &str, body: fn()) -> Option<(ExitStatus, String)> {
+/// The handler of faults in this process.
+fn handler() -> FaultHandler {
+    let name = std::env::var(HANDLER).unwrap_or_default();
+    let named = HANDLERS
+        .into_iter()
+        .find(|handler| format!("{handler:?}") == name);
+    named.unwrap_or_default()
+}
+
+/// Whether system calls may touch absent pages.
+fn serves_the_system() -> bool {
+    handler() == FaultHandler::OwnThread
+}
+
+/// Runs this very test again as processes and lets `check` see each one's end, or runs `body` if this is such a process.
+fn run(handlers: &[FaultHandler], name: &str, body: fn(), check: impl Fn(ExitStatus, &str)) {
     if std::env::var(BODY).as_deref() == Ok(name) {
-        body();
-        return None;
+        return body();
     }
+    for handler in handlers {
+        let (status, output) = process(*handler, name);
+        check(status, &format!("{handler:?}: {output}"));
+    }
+}
+
+fn process(handler: FaultHandler, name: &str) -> (ExitStatus, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("output");
     let output = std::fs::File::create(&path).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(BODY, name)
+        .env(HANDLER, format!("{handler:?}"))
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())
         .stderr(output)
@@ -85,10 +122,10 @@ fn run(name: &str, body: fn()) -> Option<(ExitStatus, String)> {
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    Some((
+    (
         status,
         String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned(),
-    ))
+    )
 }
 
 /// Memory of `pages` pages, unless the system has no userfaultfd that moves pages: then says so.
@@ -97,7 +134,8 @@ fn memory(pages: usize, budget_pages: usize) -> Option<CompressedMemory> {
 }
 
 fn with_store(pages: usize, budget_pages: usize, store: StoreBuilder) -> Option<CompressedMemory> {
-    match CompressedMemory::with_store(pages * PAGE, budget_pages * PAGE, store) {
+    let builder = CompressedMemory::builder(pages * PAGE, budget_pages * PAGE);
+    match builder.store(store).fault_handler(handler()).build() {
         Ok(memory) => Some(memory),
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             println!("skipped: {error}");

@@ -11,7 +11,7 @@ use io_uring::{IoUring, opcode, types};
 use uzram_pager::CompressedMemory;
 use uzram_testkit::Rng;
 
-use super::{PAGE, apart, die_of_segv, discard, mark, memory};
+use super::{PAGE, apart, die_of_segv, discard, mark, memory, serves_the_system};
 
 /// Seconds of a run, for longer ones than the tests'.
 const SECONDS: &str = "UZRAM_PAGER_SOAK_SECONDS";
@@ -204,8 +204,8 @@ impl Worker {
             }
             81 => self.advise(range, step),
             82..=83 => self.protect(range, step),
-            84..=86 => self.through_a_file(range, step),
-            87..=88 => self.direct(range, step),
+            84..=86 if serves_the_system() => self.through_a_file(range, step),
+            87..=88 if serves_the_system() => self.direct(range, step),
             89 => self.pin(range, step),
             90..=91 => self.fork(range, step),
             92..=93 => self.short_thread(range, step),
@@ -257,10 +257,9 @@ impl Worker {
             libc::MADV_POPULATE_READ,
             libc::MADV_POPULATE_WRITE,
         ];
-        discard(
-            &mut self.part[range.clone()],
-            all[self.rng.below(all.len())],
-        );
+        // The last two touch pages for the program.
+        let count = all.len() - if serves_the_system() { 0 } else { 2 };
+        discard(&mut self.part[range.clone()], all[self.rng.below(count)]);
         self.check(range, step);
     }
 
@@ -270,12 +269,14 @@ impl Worker {
         let length = range.len();
         let other = self.range();
         if self.rng.below(2) == 0 {
-            // SAFETY: locking changes no content. It may be refused beyond the limit of locked memory.
+            // SAFETY: locking changes no content. It may be refused beyond the limit of locked memory, and where the system's
+            // touches fail. Then some pages may be locked all the same.
             let is_locked = unsafe { libc::mlock(at, length) } == 0;
             self.check(other, step);
             self.fill(range, step);
             // SAFETY: as above.
-            assert!(!is_locked || unsafe { libc::munlock(at, length) } == 0);
+            let is_unlocked = unsafe { libc::munlock(at, length) } == 0;
+            assert!(is_unlocked || !is_locked);
         } else {
             // SAFETY: nobody writes to the pages meanwhile.
             assert_eq!(unsafe { libc::mprotect(at, length, libc::PROT_READ) }, 0);
@@ -322,6 +323,8 @@ impl Worker {
         let Ok(mut ring) = IoUring::new(2) else {
             return;
         };
+        // Pages must be present to be pinned, where the system's touches fail.
+        self.check(range.clone(), step);
         let at = self.part[range.clone()].as_mut_ptr();
         let buffer = libc::iovec {
             iov_base: at.cast(),
@@ -329,7 +332,7 @@ impl Worker {
         };
         // SAFETY: the memory outlives the ring.
         if unsafe { ring.submitter().register_buffers(&[buffer]) }.is_err() {
-            // Beyond the limit of locked memory.
+            // Beyond the limit of locked memory, or a page has left again.
             return;
         }
         for _ in 0..self.rng.below(PINNED_STEPS) {

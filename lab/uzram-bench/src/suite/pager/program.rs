@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use uzram::Store;
-use uzram_pager::CompressedMemory;
+use uzram_pager::{CompressedMemory, FaultHandler};
 use uzram_testkit::Rng;
 
 use super::patterns::Pattern;
@@ -46,6 +46,8 @@ const SWAP_CACHE_BYTES_MAX: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Memory {
     Compressed,
+    /// The same, with faults answered in the thread that touches.
+    CompressedBySigbus,
     /// Swapped by the kernel to whatever is swapped to.
     Swapped,
     Small,
@@ -275,11 +277,16 @@ enum Range {
 impl Range {
     fn new(plan: &Plan) -> Result<Range> {
         let bytes = plan.pages * PAGE_BYTES;
+        let handler = match plan.memory {
+            Memory::CompressedBySigbus => FaultHandler::FaultingThread,
+            _ => FaultHandler::OwnThread,
+        };
         let backing = match plan.memory {
-            Memory::Compressed => {
+            Memory::Compressed | Memory::CompressedBySigbus => {
                 let budget_bytes = plan.budget_pages * PAGE_BYTES;
                 let store = Store::builder().algorithm(plan.algorithm.as_str());
-                let memory = CompressedMemory::with_store(bytes, budget_bytes, store);
+                let builder = CompressedMemory::builder(bytes, budget_bytes).store(store);
+                let memory = builder.fault_handler(handler).build();
                 let memory = Box::new(memory.map_err(|error| Error::Failed(error.to_string()))?);
                 return Ok(Range::Compressed {
                     memory,

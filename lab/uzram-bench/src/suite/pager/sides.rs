@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use uzram_pager::CompressedMemory;
+use uzram_pager::{CompressedMemory, FaultHandler};
 
 use super::program::{self, Memory, Plan, Work};
 use crate::corpus::PAGE_BYTES;
@@ -27,7 +27,10 @@ const BESIDE_BYTES: u64 = 1 << 20;
 /// A memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Ours { algorithm: String },
+    Ours {
+        algorithm: String,
+        handler: FaultHandler,
+    },
     KernelZramSwap,
     LoopSwap,
     Small,
@@ -42,7 +45,10 @@ impl Kind {
 
     fn memory(&self) -> Memory {
         match self {
-            Kind::Ours { .. } => Memory::Compressed,
+            Kind::Ours { handler, .. } => match handler {
+                FaultHandler::OwnThread => Memory::Compressed,
+                FaultHandler::FaultingThread => Memory::CompressedBySigbus,
+            },
             Kind::KernelZramSwap | Kind::LoopSwap => Memory::Swapped,
             Kind::Small => Memory::Small,
             Kind::Huge => Memory::Huge,
@@ -66,9 +72,16 @@ impl Kind {
 
 /// Ours with each algorithm, and the peers that this machine has.
 pub(super) fn all(options: &Options, missing: &mut Vec<Missing>) -> Vec<Side<Kind>> {
-    let ours = options.algorithms.iter().map(|algorithm| {
-        let algorithm = algorithm.clone();
-        Side::new(format!("{SUBJECT}-{algorithm}"), Kind::Ours { algorithm })
+    let ours = options.algorithms.iter().flat_map(|algorithm| {
+        let handlers = [
+            (FaultHandler::OwnThread, ""),
+            (FaultHandler::FaultingThread, "-sigbus"),
+        ];
+        handlers.map(|(handler, suffix)| {
+            let algorithm = algorithm.clone();
+            let name = format!("{SUBJECT}-{algorithm}{suffix}");
+            Side::new(name, Kind::Ours { algorithm, handler })
+        })
     });
     let mut sides: Vec<Side<Kind>> = ours.collect();
     for peer in &options.peers {
@@ -122,7 +135,7 @@ pub(super) fn turn<const N: usize>(
     let bytes = (fits * PAGE_BYTES) as u64 + BESIDE_BYTES;
     let group = area.is_some().then(|| swap::group(bytes)).transpose()?;
     let algorithm = match kind {
-        Kind::Ours { algorithm } => algorithm.as_str(),
+        Kind::Ours { algorithm, .. } => algorithm.as_str(),
         _ => "",
     };
     let plan = Plan {
