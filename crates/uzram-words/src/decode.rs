@@ -29,6 +29,7 @@ impl<'a> Source<'a> {
 
     /// As [`take`](Source::take), and what stands behind it: whoever reads whole registers of it finds the
     /// source's end much more seldom.
+    #[cfg(all(target_arch = "x86_64", feature = "std"))]
     #[inline(always)]
     pub(crate) fn take_open(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let open = self.bytes;
