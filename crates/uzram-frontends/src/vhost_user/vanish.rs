@@ -12,7 +12,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uzram_media::sigbus::{self, Fault};
@@ -72,7 +72,9 @@ impl Watched {
 
     /// Whether bytes that were read there may be zeroes of the replacement.
     pub fn has_vanished(&self) -> bool {
-        self.0.has_vanished.load(Ordering::Acquire)
+        // The bytes are read first: a load that acquires would let an earlier one come after it.
+        fence(Ordering::Acquire);
+        self.0.has_vanished.load(Ordering::Relaxed)
     }
 }
 
