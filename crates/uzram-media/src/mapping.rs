@@ -12,7 +12,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use uzram::device::PAGE_BYTES;
-use uzram::{Error, ErrorKind, Result};
+use uzram::{Error, ErrorKind, Result, system_page};
 
 /// A mapped range. It is unmapped when this value is dropped.
 ///
@@ -107,7 +107,7 @@ impl Mapping {
         Mapping {
             start: NonNull::new(at.cast()).expect("mmap does not return page zero"),
             length_bytes,
-            system_page_bytes: rustix::param::page_size(),
+            system_page_bytes: system_page::size_bytes(),
         }
     }
 
@@ -138,12 +138,7 @@ impl Mapping {
     /// afterwards, except where the memory is locked and the kernel older than 5.18. Parts of pages of
     /// the system only become zeroes: the rest of such a page may be somebody else's.
     pub(crate) fn release(&self, range: Range<usize>) {
-        let page = self.system_page_bytes;
-        let end = range.end / page * page;
-        let whole = match range.start.next_multiple_of(page) {
-            start if start < end => start..end,
-            _ => range.end..range.end,
-        };
+        let whole = system_page::whole(&range, self.system_page_bytes);
         self.zero(range.start..whole.start);
         self.zero(whole.end..range.end);
         if whole.is_empty() {

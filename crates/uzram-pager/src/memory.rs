@@ -420,8 +420,8 @@ impl Service {
 
 fn pages_of(length_bytes: usize) -> Result<usize> {
     let pages = length_bytes.div_ceil(PAGE_BYTES);
-    if rustix::param::page_size() != PAGE_BYTES {
-        let size = rustix::param::page_size();
+    if uzram::system_page::size_bytes() != PAGE_BYTES {
+        let size = uzram::system_page::size_bytes();
         let text = format!("pages of {size} bytes: only systems with pages of 4096 are supported");
         return Err(Error::new(ErrorKind::Unsupported, text));
     }

@@ -258,7 +258,7 @@ pub fn spare_bytes(size_bytes: u64) -> u64 {
 /// # Errors
 /// [`ErrorKind::InvalidInput`] for a device that is too small, [`ErrorKind::Io`].
 pub fn make_area(device: &Path, size_bytes: u64) -> Result<()> {
-    let page_bytes = rustix::param::page_size();
+    let page_bytes = uzram::system_page::size_bytes();
     let header = header(page_bytes, size_bytes)?;
     let failed = |error: io::Error| {
         let text = format!("{}: cannot be made a swap area", device.display());

@@ -69,6 +69,7 @@ mod region;
 mod stats;
 mod store;
 mod sync;
+pub mod system_page;
 
 pub use cgroup::{CgroupLimit, CgroupRoom};
 pub use codec::{

@@ -26,6 +26,7 @@ use crate::memory;
 use crate::sync::MappedU32;
 #[cfg(any(test, not(uzram_shuttle)))]
 use crate::sync::MappedU64;
+use crate::system_page;
 
 /// Size of a huge page, and the granularity of a region's start address, in bytes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -62,7 +63,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Reserves `length_bytes`, rounded up to whole pages.
+    /// Reserves `length_bytes`, rounded up to whole pages, of the system too.
     ///
     /// # Errors
     /// [`ErrorKind::NoMemory`] if the address space or the system does not have that much.
@@ -133,7 +134,7 @@ impl Region {
             length_bytes,
             mapping: NonNull::new(mapping).expect("mmap does not return page zero"),
             mapping_bytes,
-            system_page_bytes: rustix::param::page_size(),
+            system_page_bytes: system_page::size_bytes(),
             file: None,
         };
         if let Some(file) = file {
@@ -150,6 +151,34 @@ impl Region {
 
     pub(crate) fn length_bytes(&self) -> usize {
         self.length_bytes
+    }
+
+    /// Bytes of the system's page: what is populated and released together.
+    pub(crate) fn system_page_bytes(&self) -> usize {
+        self.system_page_bytes
+    }
+
+    /// Behaves as on a system with pages of this size, a multiple of the real one.
+    #[cfg(test)]
+    pub(crate) fn with_system_pages(mut self, bytes: usize) -> Region {
+        self.system_page_bytes = bytes;
+        self
+    }
+
+    /// Bytes that are in memory, of private memory.
+    #[cfg(test)]
+    pub(crate) fn resident_bytes(&self) -> usize {
+        use std::os::unix::fs::FileExt;
+        const PRESENT_BIT: u32 = 63;
+        let page = system_page::size_bytes();
+        let mut table = vec![0; self.length_bytes / page * 8];
+        let file = std::fs::File::open("/proc/self/pagemap").expect("Linux has it");
+        let at = self.start.addr().get() / page * 8;
+        file.read_exact_at(&mut table, at as u64)
+            .expect("it tells of each address");
+        let entries = table.as_chunks().0.iter();
+        let present = entries.filter(|entry| u64::from_ne_bytes(**entry) >> PRESENT_BIT == 1);
+        present.count() * page
     }
 
     /// Whether huge pages can back this region: only private memory, because a file depends on a
@@ -212,7 +241,8 @@ impl Region {
             let (_, length) = self.span(&range);
             return rustix::fs::fallocate(file, punch, range.start as u64, length as u64).is_ok();
         }
-        let whole = self.whole_system_pages(&range);
+        // The system rounds the end of an advice up to its page, and would drop what follows the range.
+        let whole = system_page::whole(&range, self.system_page_bytes);
         let is_all = whole == range;
         let (at, length) = self.span(&whole);
         // SAFETY: `span` checked the range. Nobody holds a reference to bytes in it: the caller owns them.
@@ -225,19 +255,6 @@ impl Region {
             return is_all && unlocked.is_ok();
         }
         is_all && dropped.is_ok()
-    }
-
-    /// The part of `range` that consists of whole pages of the system; empty where there is none. The system
-    /// rounds the end of an advice up to its page, and would drop what follows the range.
-    fn whole_system_pages(&self, range: &Range<usize>) -> Range<usize> {
-        let page = self.system_page_bytes;
-        let start = range.start.next_multiple_of(page);
-        let end = range.end / page * page;
-        if start < end {
-            start..end
-        } else {
-            range.start..range.start
-        }
     }
 
     /// Breaks up the huge page that `range` is part of. Otherwise releasing the part would unmap
@@ -313,7 +330,7 @@ impl Drop for Region {
 fn round_up(length_bytes: usize) -> Result<usize> {
     length_bytes
         .max(1)
-        .checked_next_multiple_of(PAGE_BYTES)
+        .checked_next_multiple_of(PAGE_BYTES.max(system_page::size_bytes()))
         .ok_or_else(|| reserve_error(length_bytes, Errno::NOMEM))
 }
 
@@ -426,6 +443,6 @@ mod tests {
     #[should_panic(expected = "outside a region")]
     fn a_range_outside_is_caught() {
         let region = Region::reserve(4096, Backing::Private).unwrap();
-        region.release(0..8192);
+        region.release(0..2 * region.length_bytes());
     }
 }

@@ -45,7 +45,17 @@ const CRATES: &[(&str, &[&str])] = &[
 
 /// The engine's ground: used by all, using each other and nothing above.
 const GROUND: &[&str] = &[
-    "cgroup", "cpu", "error", "file", "headroom", "memory", "page", "region", "stats", "sync",
+    "cgroup",
+    "cpu",
+    "error",
+    "file",
+    "headroom",
+    "memory",
+    "page",
+    "region",
+    "stats",
+    "sync",
+    "system_page",
 ];
 
 /// For each other module of the engine the modules that it may use besides the ground and itself.

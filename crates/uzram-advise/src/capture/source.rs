@@ -221,7 +221,7 @@ fn touched(directory: &Path, mappings: Vec<Segment>) -> (Vec<Segment>, Doubts) {
         doubts.has_no_page_map = true;
         return (mappings, doubts);
     };
-    let page_bytes = rustix::param::page_size() as u64;
+    let page_bytes = uzram::system_page::size_bytes() as u64;
     let mut scanned = 0;
     let mut parts = Vec::new();
     for mapping in mappings {

@@ -86,7 +86,7 @@ type Outcome<'b> = Result<Reply<'b>, Errno>;
 fn greet<'b>(unique: u64, offered: &Greeting) -> Reply<'b> {
     let limits = Limits {
         request_bytes_max: REQUEST_BYTES_MAX,
-        page_bytes: rustix::param::page_size() as u32,
+        page_bytes: uzram::system_page::size_bytes() as u32,
         background_max: BACKGROUND_MAX,
     };
     Reply::greeting(unique, offered, limits)

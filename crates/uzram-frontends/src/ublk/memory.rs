@@ -52,7 +52,7 @@ pub(super) struct Descriptors {
 impl Descriptors {
     /// Maps the table of `queue` of the device whose node is `node`.
     pub(super) fn map(node: BorrowedFd<'_>, queue: u16, depth: u16) -> io::Result<Descriptors> {
-        let page_bytes = rustix::param::page_size();
+        let page_bytes = uzram::system_page::size_bytes();
         let all = (usize::from(DEPTH_MAX) * DESCRIPTOR_BYTES).next_multiple_of(page_bytes);
         let bytes = (usize::from(depth) * DESCRIPTOR_BYTES).next_multiple_of(page_bytes);
         let offset = u64::from(queue) * all as u64;

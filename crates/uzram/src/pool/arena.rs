@@ -4,7 +4,8 @@
 //! when a host must back it). So memory is taken a span at a time, ahead of use where possible,
 //! and [`Arena::take`] never takes it. Dropping part of a huge page frees nothing, so a *huge*
 //! span goes back whole, when its last page is free. Arenas with a small limit use *small* spans.
-//! Their runs come and go singly in 4 KiB pages, of which a few stay populated.
+//! Their runs come and go singly in 4 KiB pages, of which a few stay populated. Where the system's pages are larger,
+//! all of ours in one of them come and go together.
 //!
 //! There are two counts: `used` (runs that pools hold; the limit bounds it) and `resident` (memory
 //! from the system). Their difference is the spare. Under a limit `resident` stays within it too:
@@ -184,17 +185,19 @@ impl Arena {
                 state.free_in(index, start, length);
             }
             Mode::Small => {
-                drop(state);
-                self.region.release(self.bytes_of(first..first + length));
-                let mut state = self.state.lock();
                 self.count_out(&mut state, length);
-                state.resident_pages -= length;
-                state.spans[index].populated.clear(start, length);
                 state.free_in(index, start, length);
-                state.unclaim_if_empty(index);
+                let runs = state.spans[index].hold(start..start + length, self.grain());
+                drop(state);
+                self.shed(index * SPAN_PAGES, runs);
             }
             Mode::Unclaimed => unreachable!("a taken run lies in a claimed span"),
         }
+    }
+
+    /// Pages of ours in one page of the system, which are populated and given back together.
+    fn grain(&self) -> usize {
+        (self.region.system_page_bytes() / PAGE_BYTES).max(1)
     }
 
     /// Counts pages that are no longer used.
@@ -278,7 +281,7 @@ impl Arena {
                 Mode::Huge if span.used.is_empty() => self.release_span(state, index),
                 Mode::Huge if !span.is_worth_breaking(parts) => {}
                 Mode::Huge | Mode::Small => {
-                    let runs = span.hold_free();
+                    let runs = span.hold_free(self.grain());
                     drop(state);
                     self.shed(index * SPAN_PAGES, runs);
                 }
@@ -371,6 +374,7 @@ impl Arena {
                 mode: Mode::Huge,
             });
         }
+        let length = length.next_multiple_of(self.grain());
         if state.resident_pages + length > state.limit_pages {
             return self.plan_shed(state);
         }
@@ -381,9 +385,10 @@ impl Arena {
         })
     }
 
-    /// Claims a run of `length` single pages, or as many side by side as are worth populating at
-    /// once.
+    /// Claims a run of `length` single pages, which are whole pages of the system, or as many side by side as are
+    /// worth populating at once. It begins with a page of the system, because what is vacant does.
     fn claim_small(&self, state: &mut State, length: usize) -> Result<Range<usize>> {
+        // A multiple of the system's page, as `length` is.
         let many = length * (SMALL_PAGES_A_GROWTH / length).max(1);
         let fits = state.resident_pages + many <= state.limit_pages;
         let lengths = [if fits { many } else { length }, length];
@@ -444,7 +449,7 @@ impl Arena {
     /// Chooses a span whose free part is given back, so that other pages can be taken under the
     /// limit.
     fn plan_shed(&self, state: &mut State) -> Result<Step> {
-        let free = |span: &Span| span.free().count();
+        let free = |span: &Span| span.whole_free(0..SPAN_PAGES, self.grain()).count();
         let most = state
             .spans
             .iter()
@@ -458,7 +463,7 @@ impl Arena {
         }
         let span = &mut state.spans[index];
         let was_free = span.mode == Mode::Huge && span.used.is_empty();
-        let runs = span.hold_free();
+        let runs = span.hold_free(self.grain());
         state.free_spans -= usize::from(was_free);
         let first = index * SPAN_PAGES;
         Ok(Step::Release {

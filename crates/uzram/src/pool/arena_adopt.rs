@@ -40,13 +40,20 @@ impl Arena {
 
     /// Gives everything that was not adopted back to the system.
     pub(crate) fn adopted(&self) {
-        let state = self.state.lock();
-        for (index, span) in state.spans.iter().enumerate() {
-            for (start, length) in Bits::below(SPAN_PAGES).and_not(span.used).runs() {
+        let mut state = self.state.lock();
+        let mut kept = 0;
+        for (index, span) in state.spans.iter_mut().enumerate() {
+            // A page of the system that a block has a part of stays whole.
+            span.populated = Bits::below(SPAN_PAGES);
+            let gone = span.whole_free(0..SPAN_PAGES, self.grain());
+            for (start, length) in gone.runs() {
                 let first = index * SPAN_PAGES + start;
                 self.region.release(self.bytes_of(first..first + length));
+                span.populated.clear(start, length);
             }
+            kept += span.populated.count();
         }
+        state.resident_pages = kept;
         let end = state.spans.len() * SPAN_PAGES;
         self.region.release(self.bytes_of(end..self.pages()));
     }

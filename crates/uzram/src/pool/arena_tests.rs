@@ -54,6 +54,43 @@ fn an_arena_of_small_pages_grows_without_changing_the_mapping() {
     }
 }
 
+/// On a system with pages of 16 or 64 KiB the counts are still what the system has given, and a limit holds.
+#[test]
+fn counts_are_the_systems_where_its_pages_are_larger() {
+    for (page_bytes, limit_bytes) in [(16 << 10, 0), (16 << 10, 1 << 20), (64 << 10, 1 << 20)] {
+        let config = config(16 << 20, limit_bytes, Backing::Private);
+        let region = reserve(&config).unwrap().with_system_pages(page_bytes);
+        let arena = Arena::new(&config, region, Runs::Anywhere);
+        let mut random = uzram_testkit::Rng::new(7);
+        let mut runs = Vec::new();
+        for _ in 0..3000 {
+            let length = 1 + random.below(5);
+            if random.below(100) < 52 {
+                runs.extend(
+                    grow_and_take(&arena, length)
+                        .ok()
+                        .map(|first| (first, length)),
+                );
+            } else if !runs.is_empty() {
+                let (first, length) = runs.swap_remove(random.below(runs.len()));
+                arena.give_back(first, length);
+            }
+            let stats = arena.stats();
+            assert!(limit_bytes == 0 || stats.resident_bytes <= limit_bytes);
+        }
+        assert_eq!(
+            arena.stats().resident_bytes,
+            arena.region.resident_bytes() as u64
+        );
+        for (first, length) in runs {
+            arena.give_back(first, length);
+        }
+        arena.trim(Parts::Too);
+        assert_eq!(arena.stats().resident_bytes, 0);
+        assert_eq!(arena.region.resident_bytes(), 0);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]

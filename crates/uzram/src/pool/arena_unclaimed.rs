@@ -26,7 +26,8 @@ impl Arena {
         mut forgotten: impl FnMut(Range<usize>),
     ) {
         let span_bytes = SPAN_PAGES / entry_pages * entry_bytes;
-        let group = (PAGE_BYTES / span_bytes).max(1);
+        let page_bytes = PAGE_BYTES.max(table.system_page_bytes());
+        let group = (page_bytes / span_bytes).max(1);
         if group * GROUPS_MIN * SPAN_PAGES > self.pages() {
             return;
         }
@@ -36,7 +37,7 @@ impl Arena {
             if !self.state.lock().hold_unclaimed(first..end) {
                 continue;
             }
-            let part_end = (end * span_bytes).next_multiple_of(PAGE_BYTES);
+            let part_end = (end * span_bytes).next_multiple_of(page_bytes);
             table.release(first * span_bytes..part_end);
             forgotten(first * SPAN_PAGES..end * SPAN_PAGES);
             self.state.lock().unclaim(first..end);

@@ -48,6 +48,12 @@ impl Bits {
         !self.zip(range, |a, b| a & b).is_empty()
     }
 
+    pub(super) fn contains_all(&self, start: usize, length: usize) -> bool {
+        let mut range = Bits::default();
+        range.set(start, length);
+        range.and_not(*self).is_empty()
+    }
+
     /// The lowest `start` of `length` consecutive numbers, 1 or more.
     pub(super) fn find_run(self, length: usize) -> Option<usize> {
         self.run_starts(length).first()

@@ -1,5 +1,7 @@
 //! Spans: 2 MiB of an arena, with the state of their pages.
 
+use std::ops::Range;
+
 use super::bits::Bits;
 use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES};
 
@@ -25,6 +27,7 @@ pub(super) struct Span {
     pub longest: u8,
     /// Held by a pool, or by a thread that is populating or releasing them.
     pub used: Bits,
+    /// Pages of ours in one page of the system come and go together.
     pub populated: Bits,
 }
 
@@ -45,14 +48,36 @@ impl Span {
         pages.and_not(self.used).and_not(self.populated)
     }
 
-    /// Marks the free pages as used, for the caller to give back, and the span as one of small
-    /// pages.
-    pub(super) fn hold_free(&mut self) -> Bits {
-        let runs = self.free();
-        self.mode = Mode::Small;
+    /// The free pages of `pages` and around them that can be given back: those of which `grain` side by side, which
+    /// are one page of the system, are all free.
+    pub(super) fn whole_free(&self, pages: Range<usize>, grain: usize) -> Bits {
+        let free = self.free();
+        if grain == 1 {
+            let mut elsewhere = Bits::below(SPAN_PAGES);
+            elsewhere.clear(pages.start, pages.len());
+            return free.and_not(elsewhere);
+        }
+        let mut whole = Bits::EMPTY;
+        for start in (pages.start / grain * grain..pages.end).step_by(grain) {
+            if free.contains_all(start, grain) {
+                whole.set(start, grain);
+            }
+        }
+        whole
+    }
+
+    /// Marks them as used, for the caller to give back.
+    pub(super) fn hold(&mut self, pages: Range<usize>, grain: usize) -> Bits {
+        let runs = self.whole_free(pages, grain);
         let mark = |(start, length)| self.used.set(start, length);
         runs.runs().for_each(mark);
         runs
+    }
+
+    /// The same of the whole span, which becomes one of small pages.
+    pub(super) fn hold_free(&mut self, grain: usize) -> Bits {
+        self.mode = Mode::Small;
+        self.hold(0..SPAN_PAGES, grain)
     }
 
     /// Whether giving back the free pages gains more than small pages cost.
