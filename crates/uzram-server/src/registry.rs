@@ -425,7 +425,7 @@ impl Compressions {
     fn shared(&mut self, config: &DeviceConfig) -> Result<Arc<Compression>> {
         // Loaded: of a dictionary its bytes count, and not the name of its file.
         let parameters = config.parameters.clone().load()?;
-        let key = (config.algorithm().to_owned(), parameters, config.unit);
+        let key = (config.algorithm().to_owned(), parameters, config.unit());
         if let Some(compression) = self.0.get(&key).and_then(Weak::upgrade) {
             return Ok(compression);
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use uzram::{Compression, ErrorKind, Parameters, Store, Unit};
+use uzram::{Compression, ErrorKind, Parameters, Store, Unit, system_page};
 use uzram_frontends::nbd::Endpoint;
 
 use super::kind::DeviceKind;
@@ -32,8 +32,8 @@ pub struct DeviceConfig {
     pub parameters: Parameters,
     /// The pool; `None` takes the default.
     pub pool: Option<String>,
-    /// The page that is compressed at once.
-    pub unit: Unit,
+    /// The page that is compressed at once; `None` takes the default.
+    pub unit: Option<Unit>,
     /// Limit on memory for compressed pages, in bytes; 0 for none.
     pub mem_limit_bytes: u64,
     /// Whether pages are checked when they are read back.
@@ -62,7 +62,7 @@ impl Default for DeviceConfig {
             algorithm: None,
             parameters: Parameters::default(),
             pool: None,
-            unit: Unit::DEFAULT,
+            unit: None,
             mem_limit_bytes: 0,
             checksum: false,
             endpoint: None,
@@ -79,6 +79,12 @@ impl DeviceConfig {
         self.algorithm.as_deref().unwrap_or(uzram::algorithms()[0])
     }
 
+    /// The page that is compressed at once.
+    pub(crate) fn unit(&self) -> Unit {
+        self.unit
+            .unwrap_or_else(|| default_unit(self.for_swap, system_page::unit()))
+    }
+
     /// Makes the store; `compression` may be shared with other devices.
     ///
     /// # Errors
@@ -89,7 +95,7 @@ impl DeviceConfig {
         let store = Store::builder()
             .size(self.size_bytes)
             .compression(compression)
-            .unit(self.unit)
+            .unit(self.unit())
             .pool(self.pool.as_deref().unwrap_or(uzram::pools()[0]))
             .mem_limit(self.mem_limit_bytes)
             .checksum(self.checksum)
@@ -106,6 +112,14 @@ impl DeviceConfig {
     }
 }
 
+/// The unit of a disk that was told none. The kernel swaps pages of its own size, one at a time.
+fn default_unit(for_swap: bool, system_page: Unit) -> Unit {
+    match for_swap {
+        true => system_page,
+        false => Unit::DEFAULT,
+    }
+}
+
 pub(crate) fn check_size(size_bytes: u64) -> Result<()> {
     if (1..=DEVICE_BYTES_MAX).contains(&size_bytes) {
         return Ok(());
@@ -118,4 +132,22 @@ pub(crate) fn check_size(size_bytes: u64) -> Result<()> {
         ),
     };
     Err(Error::new(ErrorKind::InvalidInput, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_for_swap_has_the_systems_page_as_its_unit_unless_told() {
+        let page = Unit::new(16384).unwrap();
+        assert_eq!(default_unit(true, page), page);
+        assert_eq!(default_unit(false, page), Unit::DEFAULT);
+        let told = DeviceConfig {
+            for_swap: true,
+            unit: Some(Unit::new(65536).unwrap()),
+            ..DeviceConfig::default()
+        };
+        assert_eq!(told.unit().bytes(), 65536);
+    }
 }

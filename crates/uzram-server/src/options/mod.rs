@@ -114,7 +114,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(config.name.as_deref(), Some("d"));
-        assert_eq!(config.unit.bytes(), 16384);
+        assert_eq!(config.unit().bytes(), 16384);
         assert!(config.checksum && config.insecure);
     }
 

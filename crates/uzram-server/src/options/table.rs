@@ -183,8 +183,8 @@ pub static TABLE: &[OptionSpec] = {
             |config, text| put(&mut config.mem_limit_bytes, parse_limit(text, ram_bytes())))
             .changed_by("mem_limit"),
         option("unit", Text("SIZE"),
-            "Bytes that are compressed together: 4K, 8K, 16K, 32K or 64K", "4K",
-            |config, text| put(&mut config.unit, Ok(Unit::new(parse(text, ram_bytes())?)?)))
+            "Bytes that are compressed together: 4K, 8K, 16K, 32K or 64K; for swap, the system's page unless told", "4K",
+            |config, text| put(&mut config.unit, Ok(Some(Unit::new(parse(text, ram_bytes())?)?))))
             .shown_as("unit"),
         option("socket", Path("PATH"),
             "Listen on a Unix socket here, mode 0600", "NAME.nbd in the state directory",
@@ -302,12 +302,16 @@ mod tests {
             assert_eq!(spec.default, default, "{name}");
         }
         // Given as a value, a default changes nothing.
-        for name in ["device", "mem-limit", "unit", "attach"] {
+        for name in ["device", "mem-limit", "attach"] {
             let spec = TABLE.iter().find(|spec| spec.name == name).unwrap();
             let mut config = DeviceConfig::default();
             spec.set(&mut config, spec.default).unwrap();
             assert_eq!(config, DeviceConfig::default(), "{name}");
         }
+        let spec = TABLE.iter().find(|spec| spec.name == "unit").unwrap();
+        let mut config = DeviceConfig::default();
+        spec.set(&mut config, spec.default).unwrap();
+        assert_eq!(config.unit(), DeviceConfig::default().unit());
     }
 
     #[test]
