@@ -3,7 +3,7 @@
 test "$(cat /sys/block/vda/serial)" = disk0
 test "$(cat /sys/block/vda/size)" = $((256 << 11))
 test "$(cat /sys/block/vda/queue/physical_block_size)" = 4096
-test "$(ls /sys/block/vda/mq | wc -l)" = 2
+test "$(ls /sys/block/vda/mq | wc -l)" = "$CPUS"
 test "$(cat /sys/block/vda/queue/discard_max_bytes)" -gt 0
 test "$(cat /sys/block/vda/queue/write_zeroes_max_bytes)" -gt 0
 

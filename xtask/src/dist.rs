@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::elf::{self, Needs};
 use crate::process::{self, Exit, Output, Running};
-use crate::{e2e, man, workspace};
+use crate::target::Target;
+use crate::{e2e, install, man, workspace};
 
 /// The binary must fit a small initramfs.
 const SIZE_MAX_BYTES: u64 = 12 << 20;
@@ -32,15 +33,61 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const TOOL_LIMIT: Duration = Duration::from_secs(60);
 const START_LIMIT: Duration = Duration::from_secs(20);
 
+/// The arguments of `dist`.
+#[derive(Debug)]
+pub struct Options {
+    target: Target,
+    install: bool,
+}
+
+impl Options {
+    /// Reads the arguments of `dist`.
+    ///
+    /// # Errors
+    /// One line that names the unknown argument.
+    pub fn parse(arguments: &[String]) -> Result<Options, String> {
+        let mut options = Options::native()?;
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--install" => options.install = true,
+                "--target" => {
+                    let triple = arguments.next().ok_or("--target: give a target")?;
+                    options.target = Target::parse(triple)?;
+                }
+                other => return Err(format!("dist: `{other}` is unknown")),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Those of a build for this machine.
+    ///
+    /// # Errors
+    /// If the compiler does not say what this machine is.
+    pub fn native() -> Result<Options, String> {
+        Ok(Options {
+            target: Target::host()?,
+            install: false,
+        })
+    }
+}
+
 /// Builds the binary, checks it and prints its path.
 ///
 /// # Errors
 /// If it cannot be built, is too large, needs anything, or does not serve.
-pub fn dist() -> Result<(), String> {
-    let path = build()?;
-    check(&path)?;
-    man::man(&workspace::dist_dir())?;
-    add_files()?;
+pub fn dist(options: &Options) -> Result<(), String> {
+    let target = &options.target;
+    if options.install {
+        install::install_missing();
+    }
+    target.require(options.install)?;
+    let path = build(target)?;
+    check(&path, target)?;
+    let out = target.folder(workspace::dist_dir());
+    man::man(&out)?;
+    add_files(&out)?;
     println!("{}", path.display());
     Ok(())
 }
@@ -49,8 +96,9 @@ pub fn dist() -> Result<(), String> {
 ///
 /// # Errors
 /// If it cannot be built.
-pub fn build() -> Result<PathBuf, String> {
-    build_program("uzram-cli", "uzram", &workspace::dist_dir())
+pub fn build(target: &Target) -> Result<PathBuf, String> {
+    let out = target.folder(workspace::dist_dir());
+    build_program("uzram-cli", "uzram", target, &out)
 }
 
 /// Builds the laboratory's program in the same way. It goes to the guests' other files, because it
@@ -58,29 +106,28 @@ pub fn build() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// If it cannot be built.
-pub fn build_laboratory() -> Result<PathBuf, String> {
-    build_program("uzram-bench", "uzram-bench", &workspace::tools_dir())
+pub fn build_laboratory(target: &Target) -> Result<PathBuf, String> {
+    let out = target.folder(workspace::tools_dir());
+    build_program("uzram-bench", "uzram-bench", target, &out)
 }
 
-fn build_program(package: &str, name: &str, out: &Path) -> Result<PathBuf, String> {
-    let host = host()?;
+fn build_program(
+    package: &str,
+    name: &str,
+    target: &Target,
+    out: &Path,
+) -> Result<PathBuf, String> {
     let mut cargo = workspace::cargo();
-    // Without --target the flags would also go to procedural macros, which must be dynamic.
-    cargo.args([
-        "build",
-        "--profile",
-        "dist",
-        "-p",
-        package,
-        "--target",
-        &host,
-    ]);
+    cargo.args(["build", "--profile", "dist", "-p", package]);
+    // Without a target the flags would also go to procedural macros, which must be dynamic.
+    target.configure(&mut cargo);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static");
     let finished = process::run(&mut cargo, BUILD_LIMIT, Output::Shown)?;
     if finished.exit != Exit::Code(0) {
         return Err(process::failure(&cargo, &finished));
     }
-    let built = workspace::target_dir().join(host).join("dist").join(name);
+    let built = workspace::target_dir().join(target.triple());
+    let built = built.join("dist").join(name);
     let path = out.join(name);
     let copy = fs::create_dir_all(out).and_then(|()| fs::copy(&built, &path));
     copy.map_err(|error| format!("{} to {}: {error}", built.display(), path.display()))?;
@@ -88,8 +135,7 @@ fn build_program(package: &str, name: &str, out: &Path) -> Result<PathBuf, Strin
 }
 
 /// Puts the other files of a package beside the binary.
-fn add_files() -> Result<(), String> {
-    let out = workspace::dist_dir();
+fn add_files(out: &Path) -> Result<(), String> {
     fs::create_dir_all(out.join("systemd"))
         .map_err(|error| format!("{}: {error}", out.display()))?;
     for (from, to) in FILES {
@@ -99,19 +145,7 @@ fn add_files() -> Result<(), String> {
     Ok(())
 }
 
-fn host() -> Result<String, String> {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let mut command = workspace::command(rustc);
-    let finished = process::succeed(command.arg("-vV"), TOOL_LIMIT)?;
-    let host = finished
-        .stdout
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_string)
-        .ok_or_else(|| "`rustc -vV` names no host".to_string())
-}
-
-fn check(path: &Path) -> Result<(), String> {
+fn check(path: &Path, target: &Target) -> Result<(), String> {
     let file = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let size_bytes = file.len() as u64;
     if size_bytes > SIZE_MAX_BYTES {
@@ -124,7 +158,7 @@ fn check(path: &Path) -> Result<(), String> {
         return Err(format!("the binary is not static: {needs:?}"));
     }
     println!("dist: static, {size_bytes} bytes of at most {SIZE_MAX_BYTES}");
-    println!("dist: {}", serve_alone(path)?);
+    println!("dist: {}", serve_alone(path, target)?);
     let mut sum = workspace::command("sha256sum");
     if let Ok(finished) = process::succeed(sum.arg(path), TOOL_LIMIT) {
         print!("{}", finished.stdout);
@@ -133,15 +167,24 @@ fn check(path: &Path) -> Result<(), String> {
 }
 
 /// Serves from a root directory that holds the binary and nothing else: no /dev, /proc, /run, no
-/// libraries. `Ok` tells how it was tested, or why it could not be.
-fn serve_alone(binary: &Path) -> Result<String, String> {
+/// libraries. For another architecture an emulator is there too. `Ok` tells how it was tested, or why
+/// it could not be.
+fn serve_alone(binary: &Path, target: &Target) -> Result<String, String> {
     let io_error = |error: std::io::Error| format!("bare root directory: {error}");
     let root = tempfile::tempdir().map_err(io_error)?;
     fs::copy(binary, root.path().join("uzram")).map_err(io_error)?;
-    let Some(mut command) = enter(root.path()) else {
+    let mut start = vec!["/uzram"];
+    if target.is_cross() {
+        let Some(emulator) = workspace::find_program(install::QEMU_AARCH64.program) else {
+            return Ok("not tested alone: no emulator here".into());
+        };
+        fs::copy(emulator, root.path().join("emulator")).map_err(io_error)?;
+        start.insert(0, "/emulator");
+    }
+    let Some(mut command) = enter(root.path(), &start) else {
         return Ok("not tested alone: neither root nor user namespaces here".into());
     };
-    command.args(["/uzram", "serve", "--size", "16M", "--socket", "/socket"]);
+    command.args(["serve", "--size", "16M", "--socket", "/socket"]);
     command.env_clear();
     // The log lies outside of the root that the server sees.
     let log = tempfile::NamedTempFile::new().map_err(io_error)?;
@@ -171,8 +214,8 @@ fn serve_alone(binary: &Path) -> Result<String, String> {
     }
 }
 
-/// A command that runs in `root` as its root directory, if this user may do that.
-fn enter(root: &Path) -> Option<Command> {
+/// The command `start` with `root` as its root directory, if this user may do that.
+fn enter(root: &Path, start: &[&str]) -> Option<Command> {
     let mut attempts = vec![vec!["chroot"]];
     if !rustix::process::geteuid().is_root() {
         attempts = vec![vec!["unshare", "--user", "--map-root-user", "chroot"]];
@@ -181,11 +224,11 @@ fn enter(root: &Path) -> Option<Command> {
         let make = || {
             let program = workspace::find_program(words[0])?;
             let mut command = workspace::command(program);
-            command.args(&words[1..]).arg(root);
+            command.args(&words[1..]).arg(root).args(start);
             Some(command)
         };
         // `--version` needs nothing but the binary itself.
-        let probe = process::succeed(make()?.args(["/uzram", "--version"]), TOOL_LIMIT);
+        let probe = process::succeed(make()?.arg("--version"), TOOL_LIMIT);
         probe.is_ok().then(make).flatten()
     })
 }

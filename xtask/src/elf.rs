@@ -32,7 +32,7 @@ pub fn needs(file: &[u8]) -> Result<Needs, String> {
             PT_DYNAMIC => {
                 let offset = number(file, header.saturating_add(8), 8)?;
                 let length = number(file, header.saturating_add(32), 8)?;
-                needs.libraries += libraries(file, offset, length)?;
+                needs.libraries += library_names(file, offset, length)?.len();
             }
             _ => {}
         }
@@ -40,16 +40,45 @@ pub fn needs(file: &[u8]) -> Result<Needs, String> {
     Ok(needs)
 }
 
-fn libraries(file: &[u8], offset: u64, length: u64) -> Result<usize, String> {
-    let mut count = 0;
+/// The numbers of the shared libraries' names in the dynamic table at `offset`.
+fn library_names(file: &[u8], offset: u64, length: u64) -> Result<Vec<u64>, String> {
+    let mut names = Vec::new();
     for at in (offset..offset.saturating_add(length)).step_by(16) {
         match number(file, at, 8)? {
             DT_NULL => break,
-            DT_NEEDED => count += 1,
+            DT_NEEDED => names.push(number(file, at.saturating_add(8), 8)?),
             _ => {}
         }
     }
-    Ok(count)
+    Ok(names)
+}
+
+/// The files that a 64-bit little-endian ELF file loads: its libraries, and the name of its interpreter without
+/// the folder.
+///
+/// # Errors
+/// One line, if `file` is another kind of file or its headers point outside of it.
+pub fn libraries(file: &[u8]) -> Result<Vec<String>, String> {
+    let needs = needs(file)?;
+    let mut libraries = Vec::new();
+    if needs.interpreter {
+        let path = text(section(file, ".interp")?);
+        libraries.extend(path.rsplit('/').next().map(str::to_string));
+    }
+    if needs.libraries > 0 {
+        let dynamic = section(file, ".dynamic")?;
+        let names = section(file, ".dynstr")?;
+        for name in library_names(dynamic, 0, dynamic.len() as u64)? {
+            libraries.push(text(names.get(name as usize..).unwrap_or_default()));
+        }
+    }
+    Ok(libraries)
+}
+
+/// The text up to a NUL.
+fn text(bytes: &[u8]) -> String {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
 }
 
 /// The content of the section called `name`, of a 64-bit little-endian ELF file.
@@ -186,5 +215,16 @@ pub mod tests {
         let needs = needs(&file).unwrap();
         // Tests are linked dynamically on GNU systems; elsewhere only parsing is checked.
         assert!(cfg!(target_feature = "crt-static") || needs.interpreter && needs.libraries > 0);
+        let names = libraries(&file).unwrap();
+        assert_eq!(
+            names.len(),
+            needs.libraries + usize::from(needs.interpreter)
+        );
+        assert!(
+            names
+                .iter()
+                .all(|name| name.contains(".so") && !name.contains('/')),
+            "{names:?}"
+        );
     }
 }

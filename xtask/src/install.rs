@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::process::{self, Output};
-use crate::{backports, workspace};
+use crate::{debian, workspace};
 
 const UPDATE_LIMIT: Duration = Duration::from_secs(300);
 const POLICY_LIMIT: Duration = Duration::from_secs(20);
@@ -27,6 +27,11 @@ pub const AARCH64_LIBC: Tool = tool(
     "/usr/aarch64-linux-gnu/include/stdio.h",
     "libc6-dev-arm64-cross",
 );
+/// No program either: what a machine runs before its kernel.
+pub const AARCH64_FIRMWARE: Tool = tool(
+    "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
+    "qemu-efi-aarch64",
+);
 pub const BUSYBOX: Tool = tool("busybox", "busybox-static");
 pub const CHROMIUM: Tool = tool("chromium", "chromium");
 pub const CMP: Tool = tool("cmp", "diffutils");
@@ -48,12 +53,14 @@ pub const QEMU_IMG: Tool = tool("qemu-img", "qemu-utils");
 pub const QEMU_IO: Tool = tool("qemu-io", "qemu-utils");
 pub const QEMU_DAEMON: Tool = tool("qemu-storage-daemon", "qemu-system-common");
 pub const QEMU_SYSTEM: Tool = tool("qemu-system-x86_64", "qemu-system-x86");
+pub const QEMU_SYSTEM_ARM: Tool = tool("qemu-system-aarch64", "qemu-system-arm");
 pub const XZ: Tool = tool("xz", "xz-utils");
 
 /// Every program that some step can use.
 pub const ALL: &[Tool] = &[
     AARCH64_GCC,
     AARCH64_LIBC,
+    AARCH64_FIRMWARE,
     BUSYBOX,
     CHROMIUM,
     CMP,
@@ -75,6 +82,7 @@ pub const ALL: &[Tool] = &[
     QEMU_IO,
     QEMU_DAEMON,
     QEMU_SYSTEM,
+    QEMU_SYSTEM_ARM,
     XZ,
 ];
 
@@ -82,6 +90,19 @@ pub const ALL: &[Tool] = &[
 pub fn missing(tools: &[Tool]) -> Vec<Tool> {
     let absent = |tool: &&Tool| workspace::find_program(tool.program).is_none();
     tools.iter().filter(absent).copied().collect()
+}
+
+/// Refuses to go on if anything is missing.
+///
+/// # Errors
+/// One line with what is missing and the command that installs it.
+pub fn require(missing: Vec<Tool>) -> Result<(), String> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let programs: Vec<_> = missing.iter().map(|tool| tool.program).collect();
+    let line = apt_line(&packages(&missing));
+    Err(format!("no {}; as root: {line}", programs.join(", ")))
 }
 
 /// The packages of `tools`, sorted, each once.
@@ -141,7 +162,7 @@ fn install_rest_of_qemu() {
         return;
     }
     println!("install: {} from backports", rest.join(" "));
-    if let Err(message) = backports::install(&rest) {
+    if let Err(message) = debian::install(&rest) {
         println!("install: {message}");
     }
 }

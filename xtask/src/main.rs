@@ -7,9 +7,9 @@
 //! - `release --dry-run`: all of a release except to publish it.
 
 mod aarch64;
-mod backports;
 mod beside;
 mod builds;
+mod debian;
 mod dist;
 mod e2e;
 mod elf;
@@ -22,6 +22,7 @@ mod release;
 mod report;
 mod soak;
 mod suite;
+mod target;
 mod vm;
 mod workspace;
 
@@ -29,10 +30,10 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask test [--install] [--quick] [STEP...]
-       cargo xtask vm [--install] [--shell] [TEST...]
+       cargo xtask vm [--install] [--arch ARCH] [--shell] [TEST...]
        cargo xtask soak pager
        cargo xtask man
-       cargo xtask dist
+       cargo xtask dist [--install] [--target TARGET]
        cargo xtask release --dry-run
 
 test   runs the whole suite, or the named steps only, and ends with `N passed, N failed`
@@ -40,11 +41,16 @@ test   runs the whole suite, or the named steps only, and ends with `N passed, N
          --quick    leave out the slow steps and use small images
 vm     runs all tests that need a guest kernel, or the named ones only, and shows its console
          --install  as root on Debian, install missing test programs
+         --arch     the guest's machine: x86_64, aarch64 or aarch64-16k, whose pages are larger; all tests are then
+                    those that fit
          --shell    give a shell in the guest instead, set up as for TEST if one is named
 soak   runs random programs on compressed memory for ten minutes, after it found each planted bug
 man    writes manual pages and completions for bash, zsh and fish into target/dist
 dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it;
        puts manual pages, completions, systemd units and an example of a configuration beside it
+         --install  as root on Debian, install missing programs, and the target's Rust library
+         --target   this machine's target, aarch64-unknown-linux-gnu or aarch64-unknown-linux-musl; what is
+                    not this machine's goes to target/dist/TARGET
 release --dry-run
        checks, packages, builds from its package and documents every crate that is published";
 
@@ -67,7 +73,10 @@ fn main() -> ExitCode {
         "soak" if rest == ["pager"] => done("soak", soak::pager()),
         "soak" => wrong_usage("soak: give pager"),
         "man" if rest.is_empty() => done("man", man::man(&workspace::dist_dir())),
-        "dist" if rest.is_empty() => done("dist", dist::dist()),
+        "dist" => match dist::Options::parse(rest) {
+            Ok(options) => done("dist", dist::dist(&options)),
+            Err(message) => wrong_usage(&message),
+        },
         "release" if rest == ["--dry-run"] => done("release", release::dry_run()),
         "release" => wrong_usage("release: give --dry-run; to publish is left to people"),
         "help" | "--help" | "-h" => {

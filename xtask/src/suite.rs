@@ -392,7 +392,8 @@ fn end_to_end(options: &Options) -> Result<Report, String> {
 fn static_binary(_: &Options) -> Result<Report, String> {
     let mut report = Report::default();
     let started = Instant::now();
-    let result = dist::dist().map(|()| String::new());
+    let result = dist::Options::native().and_then(|options| dist::dist(&options));
+    let result = result.map(|()| String::new());
     report.check("cargo xtask dist", started.elapsed(), result);
     Ok(report)
 }

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::server::Server;
-use crate::backports::Backports;
+use crate::debian::{self, Suite};
 use crate::process;
 use crate::report::Report;
 use crate::vm::kernel::cache_folder;
 use crate::workspace;
 
 const PACKAGE: &str = "qemu-utils";
-const UNPACK_LIMIT: Duration = Duration::from_secs(60);
 const CLIENT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the case with the programs in the cache, or downloads them.
@@ -37,10 +36,10 @@ fn obtain() -> Result<PathBuf, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
         fs::create_dir_all(&cache).map_err(failed)?;
         let work = tempfile::tempdir_in(&cache).map_err(failed)?;
-        let package = Backports::open(work.path())?.download(PACKAGE)?;
+        let package =
+            Suite::open(work.path(), debian::BACKPORTS, debian::AMD64)?.download(PACKAGE)?;
         let unpacked = work.path().join("unpacked");
-        let mut unpack = workspace::command("dpkg-deb");
-        process::succeed(unpack.arg("-x").arg(package).arg(&unpacked), UNPACK_LIMIT)?;
+        debian::unpack(&package, &unpacked)?;
         // Another checkout may have been faster: its copy is as good.
         if fs::rename(&unpacked, &place).is_err() && !programs.is_dir() {
             return Err(format!("{}: cannot be put there", place.display()));

@@ -1,7 +1,8 @@
-//! The guest's kernel: Debian's, unpacked into a cache outside of the checkout, never installed.
+//! The guest's kernel, and the programs of a guest of another architecture: Debian's, unpacked into a cache
+//! outside of the checkout, never installed.
 //!
 //! The cache is `$XDG_CACHE_HOME/uzram/vm`, else `~/.cache/uzram/vm`. It keeps the first kernel
-//! that it got, so that tests do not change by themselves. Remove the folder to get the newest.
+//! of each kind that it got, so that tests do not change by themselves. Remove the folder to get the newest.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 
 use super::modules::{Modules, files_below};
-use crate::backports;
+use super::platform::Platform;
+use crate::debian::{self, Suite};
 use crate::process;
 use crate::workspace;
 
@@ -54,14 +56,13 @@ impl Kernel {
     ///
     /// # Errors
     /// One line with the reason why there is none.
-    pub fn obtain() -> Result<Kernel, String> {
+    pub fn obtain(platform: &Platform) -> Result<Kernel, String> {
         let cache = cache_folder("vm")?;
-        let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
-        fs::create_dir_all(&cache).map_err(failed)?;
         let _lock = lock(&cache)?;
-        let folder = match newest(&cache).map_err(failed)? {
+        let found = newest(&cache, platform.kernel_suffix);
+        let folder = match found.map_err(|error| format!("{}: {error}", cache.display()))? {
             Some(folder) => folder,
-            None => download(&cache)?,
+            None => download(&cache, platform)?,
         };
         Kernel::open(&folder)
     }
@@ -81,7 +82,7 @@ impl Kernel {
 
 /// Prefix of the folders of kernels in the cache, before their release.
 const PREFIX: &str = "linux-";
-/// Prefix of a folder in which a kernel is being unpacked.
+/// Prefix of a folder in which packages are being unpacked.
 const UNFINISHED: &str = "unpacking-";
 
 /// The folder `what` in the user's cache.
@@ -98,8 +99,34 @@ pub fn cache_folder(what: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| "no place for downloads: set XDG_CACHE_HOME or HOME".to_string())
 }
 
-/// Keeps other processes out of the cache until the file is dropped.
+/// The folder with the programs of `packages`, and with all that they need, for `platform`. Its tree is that of
+/// a system, without what only an installation does.
+///
+/// # Errors
+/// One line with the reason why there is none.
+pub fn obtain_programs(platform: &Platform, packages: &[&str]) -> Result<PathBuf, String> {
+    let cache = cache_folder("vm")?;
+    let _lock = lock(&cache)?;
+    let place = cache.join(format!("programs-{}", platform.debian));
+    if place.is_dir() {
+        return Ok(place);
+    }
+    println!("vm: fetching the guest's programs, once");
+    let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
+    let work = workplace(&cache).map_err(failed)?;
+    let release = Suite::open(work.path(), debian::RELEASE, platform.debian)?;
+    let unpacked = work.path().join("unpacked");
+    for package in release.download_with_needs(packages)? {
+        debian::unpack(&package, &unpacked)?;
+    }
+    fs::rename(&unpacked, &place).map_err(failed)?;
+    println!("vm: {}", place.display());
+    Ok(place)
+}
+
+/// Keeps other processes out of the cache, which is made if need be, until the file is dropped.
 fn lock(cache: &Path) -> Result<File, String> {
+    fs::create_dir_all(cache).map_err(|error| format!("{}: {error}", cache.display()))?;
     let path = cache.join("lock");
     let file = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let attempts = LOCK_LIMIT.as_millis() / LOCK_POLL.as_millis();
@@ -112,11 +139,14 @@ fn lock(cache: &Path) -> Result<File, String> {
     Err(format!("{}: held by another for too long", path.display()))
 }
 
-fn newest(cache: &Path) -> std::io::Result<Option<PathBuf>> {
+/// The newest kernel in the cache whose release ends with `suffix`.
+fn newest(cache: &Path, suffix: &str) -> std::io::Result<Option<PathBuf>> {
     let mut found = None;
     for entry in fs::read_dir(cache)? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(PREFIX) && name.ends_with(suffix) {
             let made = entry.metadata()?.modified()?;
             found = found.max(Some((made, entry.path())));
         }
@@ -125,25 +155,28 @@ fn newest(cache: &Path) -> std::io::Result<Option<PathBuf>> {
 }
 
 /// Fills `cache`. Under a kernel's name there is always a whole kernel or none.
-fn download(cache: &Path) -> Result<PathBuf, String> {
+fn download(cache: &Path, platform: &Platform) -> Result<PathBuf, String> {
     println!("vm: fetching the guest's kernel, once");
     let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
-    sweep(cache).map_err(failed)?;
-    let work = tempfile::Builder::new()
-        .prefix(UNFINISHED)
-        .tempdir_in(cache);
-    let work = work.map_err(failed)?;
-    let package = backports::download(work.path())?;
+    let work = workplace(cache).map_err(failed)?;
+    let backports = Suite::open(work.path(), debian::BACKPORTS, platform.debian)?;
+    let package = backports.download_kernel(platform.kernel_package)?;
     let unpacked = work.path().join("unpacked");
-    let mut unpack = workspace::command("dpkg-deb");
-    unpack.arg("-x").arg(&package).arg(&unpacked);
-    process::succeed(&mut unpack, UNPACK_LIMIT)?;
+    debian::unpack(&package, &unpacked)?;
     let kernel = work.path().join("kernel");
     let release = arrange(&unpacked, &kernel)?;
     let place = cache.join(format!("{PREFIX}{release}"));
     fs::rename(&kernel, &place).map_err(failed)?;
     println!("vm: {}", place.display());
     Ok(place)
+}
+
+/// An empty folder in the cache for a download.
+fn workplace(cache: &Path) -> std::io::Result<tempfile::TempDir> {
+    sweep(cache)?;
+    tempfile::Builder::new()
+        .prefix(UNFINISHED)
+        .tempdir_in(cache)
 }
 
 /// Removes the files of a download that was killed. The lock shows that none is going on.

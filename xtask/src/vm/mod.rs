@@ -2,12 +2,13 @@
 //! QEMU.
 //!
 //! A guest is a kernel (`kernel`, `package`), modules (`modules`), programs (`programs`) in a root
-//! filesystem (`initramfs`), a machine (`qemu`) and its output (`watch`). `tests` lists the tests.
-//! All files of a guest lie in `target/vm/TEST`, also after a failure.
+//! filesystem (`initramfs`), a machine (`qemu`) of some kind (`platform`) and its output (`watch`). `tests` lists
+//! the tests. All files of a guest lie in `target/vm/TEST`, also after a failure.
 
 mod initramfs;
 pub mod kernel;
 mod modules;
+mod platform;
 mod programs;
 mod qemu;
 mod tests;
@@ -24,24 +25,23 @@ use crate::{dist, workspace};
 use initramfs::Initramfs;
 use kernel::Kernel;
 use modules::Module;
+use platform::Platform;
+use programs::Source;
 use qemu::Guest;
 use tests::{GuestTest, TESTS};
 use watch::Failure;
 
-/// The files of every guest.
-const BASE: &[Tool] = &[install::BUSYBOX, install::QEMU_SYSTEM, install::XZ];
 const INIT: &str = include_str!("../../guest/init");
 const FINISH: &str = include_str!("../../guest/finish");
-/// Precedes every script: the first command that fails ends it.
-const PRELUDE: &str = "set -eu\n";
 /// Lines of the console that are quoted with a failure.
 const QUOTED_LINES: usize = 15;
 /// Memory of a guest for a shell without a test.
 const SHELL_MEMORY_MIB: u32 = 1024;
 
 /// The arguments of `vm`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Options {
+    platform: &'static Platform,
     shell: bool,
     install: bool,
     tests: Vec<&'static GuestTest>,
@@ -53,9 +53,19 @@ impl Options {
     /// # Errors
     /// One line that names the unknown argument.
     pub fn parse(arguments: &[String]) -> Result<Options, String> {
-        let mut options = Options::default();
-        for argument in arguments {
+        let mut options = Options {
+            platform: Platform::native(),
+            shell: false,
+            install: false,
+            tests: Vec::new(),
+        };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
             match argument.as_str() {
+                "--arch" => {
+                    let name = arguments.next().map_or("", String::as_str);
+                    options.platform = Platform::parse(name)?;
+                }
                 "--shell" => options.shell = true,
                 "--install" => options.install = true,
                 name => match TESTS.iter().find(|test| test.name == name) {
@@ -83,7 +93,7 @@ pub fn run(options: &Options) -> ExitCode {
         install::install_missing();
     }
     let result = if options.shell {
-        shell(options.tests.first().copied())
+        shell(options)
     } else {
         run_tests(options)
     };
@@ -99,11 +109,13 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn run_tests(options: &Options) -> Result<bool, String> {
     let named = &options.tests;
-    let wanted = TESTS
-        .iter()
-        .filter(|test| named.is_empty() || named.iter().any(|named| named.name == test.name));
-    let wanted: Vec<_> = wanted.collect();
-    let bench = Bench::prepare(&wanted, true)?;
+    let by_default = |test: &GuestTest| options.platform.is_native() || test.elsewhere;
+    let is_wanted = |test: &&GuestTest| match named.is_empty() {
+        true => by_default(test),
+        false => named.iter().any(|named| named.name == test.name),
+    };
+    let wanted: Vec<_> = TESTS.iter().filter(is_wanted).collect();
+    let bench = Bench::prepare(options, &wanted)?;
     let mut report = Report::default();
     for test in wanted {
         println!("\n=== {}", test.name);
@@ -119,7 +131,8 @@ fn run_tests(options: &Options) -> Result<bool, String> {
 /// If the guests' programs cannot be built.
 pub fn step() -> Result<Report, String> {
     let mut report = Report::default();
-    let missing = missing_base();
+    let platform = Platform::native();
+    let missing = missing_base(platform);
     if !missing.is_empty() {
         let programs: Vec<_> = missing.iter().map(|tool| tool.program).collect();
         report.leave_out(
@@ -128,7 +141,7 @@ pub fn step() -> Result<Report, String> {
         );
         return Ok(report);
     }
-    let kernel = match Kernel::obtain() {
+    let kernel = match Kernel::obtain(platform) {
         Ok(kernel) => kernel,
         Err(why) => {
             report.leave_out(format!("vm (no kernel for the guest: {why})"), &[]);
@@ -136,7 +149,7 @@ pub fn step() -> Result<Report, String> {
         }
     };
     let tests: Vec<_> = TESTS.iter().filter(|test| !test.measures).collect();
-    let bench = Bench::with_kernel(kernel, &tests, false)?;
+    let bench = Bench::with_kernel(platform, kernel, &tests, false)?;
     for test in tests {
         bench.run(test, &mut report);
     }
@@ -144,12 +157,13 @@ pub fn step() -> Result<Report, String> {
 }
 
 /// A shell in the guest of a test, or in one with the modules of all tests.
-fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
+fn shell(options: &Options) -> Result<bool, String> {
+    let test = options.tests.first().copied();
     let wanted: Vec<&GuestTest> = match test {
         Some(test) => vec![test],
         None => TESTS.iter().filter(|test| test.planted.is_none()).collect(),
     };
-    let bench = Bench::prepare(&wanted, true)?;
+    let bench = Bench::prepare(options, &wanted)?;
     let modules: Vec<&str> = wanted
         .iter()
         .flat_map(|test| test.modules)
@@ -160,16 +174,17 @@ fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
         .flat_map(|test| test.programs)
         .copied()
         .collect();
-    require(install::missing(&programs))?;
+    install::require(bench.programs.missing(&programs))?;
     let modules = bench.kernel.modules.resolve(&modules)?;
     let mut root = bench.root(&modules, &programs, wanted.iter().any(|test| test.uzram))?;
     root.file("/test/shell", false, b"");
     if let Some(test) = test {
-        add_test(&mut root, test)?;
+        add_test(&mut root, test, bench.platform)?;
     }
     println!("vm: leave with `exit`, or with Ctrl-A and x");
-    let folder = folder("shell");
+    let folder = folder(bench.platform, "shell");
     let guest = Guest {
+        platform: bench.platform,
         kernel: &bench.kernel,
         archive: &root.finish(),
         memory_mib: test.map_or(SHELL_MEMORY_MIB, |test| test.memory_mib),
@@ -183,7 +198,9 @@ fn shell(test: Option<&GuestTest>) -> Result<bool, String> {
 
 /// The state that all guests of a run share.
 struct Bench {
+    platform: &'static Platform,
     kernel: Kernel,
+    programs: Source,
     uzram: Option<PathBuf>,
     laboratory: Option<PathBuf>,
     eat: Option<PathBuf>,
@@ -191,21 +208,35 @@ struct Bench {
 }
 
 impl Bench {
-    fn prepare(tests: &[&GuestTest], show: bool) -> Result<Bench, String> {
-        require(missing_base())?;
-        Bench::with_kernel(Kernel::obtain()?, tests, show)
+    fn prepare(options: &Options, tests: &[&GuestTest]) -> Result<Bench, String> {
+        let platform = options.platform;
+        install::require(missing_base(platform))?;
+        platform.target()?.require(options.install)?;
+        Bench::with_kernel(platform, Kernel::obtain(platform)?, tests, true)
     }
 
-    fn with_kernel(kernel: Kernel, tests: &[&GuestTest], show: bool) -> Result<Bench, String> {
+    fn with_kernel(
+        platform: &'static Platform,
+        kernel: Kernel,
+        tests: &[&GuestTest],
+        show: bool,
+    ) -> Result<Bench, String> {
+        let target = platform.target()?;
         let wants_uzram = tests.iter().any(|test| test.uzram);
-        let uzram = wants_uzram.then(dist::build).transpose()?;
+        let uzram = wants_uzram.then(|| dist::build(&target)).transpose()?;
         let wants_laboratory = tests.iter().any(|test| test.laboratory);
-        let laboratory = wants_laboratory.then(dist::build_laboratory).transpose()?;
+        let laboratory = wants_laboratory
+            .then(|| dist::build_laboratory(&target))
+            .transpose()?;
         let wants_eat = tests.iter().any(|test| test.eat);
-        let eat = wants_eat.then(programs::build_eat).transpose()?;
+        let eat = wants_eat
+            .then(|| programs::build_eat(&target))
+            .transpose()?;
         println!("vm: Linux {}", kernel.release);
         Ok(Bench {
+            platform,
             kernel,
+            programs: programs_of(platform)?,
             uzram,
             laboratory,
             eat,
@@ -215,7 +246,7 @@ impl Bench {
 
     /// Runs one test and counts it.
     fn run(&self, test: &GuestTest, report: &mut Report) {
-        let missing = install::missing(test.programs);
+        let missing = self.programs.missing(test.programs);
         if !missing.is_empty() {
             let packages = install::packages(&missing);
             let what = format!("vm: {} (no {})", test.name, packages.join(", "));
@@ -223,7 +254,7 @@ impl Bench {
             return;
         }
         let started = Instant::now();
-        let folder = folder(test.name);
+        let folder = folder(self.platform, test.name);
         let result = match (self.attempt(test, &folder), test.planted) {
             (Err(failure), Some(planted)) if planted(&failure) => Ok(format!("found: {failure}")),
             (Ok(_), Some(_)) => Err("the planted failure went unseen".to_string()),
@@ -241,15 +272,16 @@ impl Bench {
         let modules = modules.map_err(Failure::Module)?;
         let root = self.root(&modules, test.programs, test.uzram);
         let mut root = root.map_err(Failure::Other)?;
-        add_test(&mut root, test).map_err(Failure::Other)?;
+        add_test(&mut root, test, self.platform).map_err(Failure::Other)?;
         let mut second = None;
         if let Some(text) = test.second {
-            root.file("/test/second", true, script(text).as_bytes());
+            root.file("/test/second", true, script(text, self.platform).as_bytes());
             let mut start = self.root(&modules, &[], false).map_err(Failure::Other)?;
             start.file("/test/root", false, b"");
             second = Some(start.finish());
         }
         let guest = Guest {
+            platform: self.platform,
             kernel: &self.kernel,
             archive: &root.finish(),
             memory_mib: test.memory_mib,
@@ -265,7 +297,7 @@ impl Bench {
             ended = run()?;
         }
         ended.verdict?;
-        (test.check)(folder).map_err(Failure::Other)?;
+        (test.check)(folder, &self.programs).map_err(Failure::Other)?;
         let up = ended.up_after.unwrap_or_default().as_secs_f32();
         let remark = fs::read_to_string(folder.join("files/remark")).unwrap_or_default();
         let remark = remark.lines().next().unwrap_or_default();
@@ -291,10 +323,10 @@ impl Bench {
             root.file(&path, false, &content);
         }
         root.file("/etc/modules", false, to_load.as_bytes());
-        let busybox = find(install::BUSYBOX)?;
+        let busybox = self.programs.find(install::BUSYBOX)?;
         programs::add_static(&mut root, &busybox, "/bin/busybox")?;
         for program in programs {
-            programs::add(&mut root, &find(*program)?)?;
+            self.programs.add(&mut root, *program)?;
         }
         if let Some(binary) = self.uzram.as_ref().filter(|_| uzram) {
             programs::add_static(&mut root, binary, "/bin/uzram")?;
@@ -327,8 +359,8 @@ impl Bench {
 }
 
 /// Puts the test's own files into the root.
-fn add_test(root: &mut Initramfs, test: &GuestTest) -> Result<(), String> {
-    root.file("/test/run", true, script(test.script).as_bytes());
+fn add_test(root: &mut Initramfs, test: &GuestTest, platform: &Platform) -> Result<(), String> {
+    root.file("/test/run", true, script(test.script, platform).as_bytes());
     if test.certificate {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_string()]);
         let made = made.map_err(|error| error.to_string())?;
@@ -339,37 +371,45 @@ fn add_test(root: &mut Initramfs, test: &GuestTest) -> Result<(), String> {
     Ok(())
 }
 
-fn script(text: &str) -> String {
-    format!("{PRELUDE}{text}")
+/// The script `text` as it runs: the first command that fails ends it, and it knows the number of CPUs.
+fn script(text: &str, platform: &Platform) -> String {
+    format!("set -eu\nCPUS={}\n{text}", platform.cpus)
 }
 
 /// The folder of the guest called `name`.
-fn folder(name: &str) -> PathBuf {
-    workspace::target_dir().join("vm").join(name)
+fn folder(platform: &Platform, name: &str) -> PathBuf {
+    let guests = workspace::target_dir().join("vm");
+    match platform.is_native() {
+        true => guests.join(name),
+        false => guests.join(platform.name).join(name),
+    }
 }
 
-fn find(tool: Tool) -> Result<PathBuf, String> {
-    workspace::find_program(tool.program).ok_or_else(|| format!("no {}", tool.program))
+/// The place of the programs of `platform`'s guests.
+fn programs_of(platform: &Platform) -> Result<Source, String> {
+    if platform.is_native() {
+        return Ok(Source::ThisMachine);
+    }
+    let all = TESTS.iter().flat_map(|test| test.programs);
+    let all: Vec<Tool> = all.copied().chain([install::BUSYBOX]).collect();
+    kernel::obtain_programs(platform, &install::packages(&all)).map(Source::Tree)
 }
 
-/// The programs of [`BASE`] that are missing. A busybox that needs libraries does not count.
-fn missing_base() -> Vec<Tool> {
-    let mut missing = install::missing(BASE);
+/// The programs that every guest needs and that are missing. A busybox that needs libraries does not count.
+fn missing_base(platform: &Platform) -> Vec<Tool> {
+    let mut base = vec![platform.emulator, install::XZ];
+    base.extend(platform.firmware);
+    base.extend(platform.runner);
+    if !platform.is_native() {
+        return install::missing(&base);
+    }
+    base.push(install::BUSYBOX);
+    let mut missing = install::missing(&base);
     let busybox = workspace::find_program(install::BUSYBOX.program);
     if busybox.is_some_and(|busybox| !programs::is_static(&busybox)) {
         missing.push(install::BUSYBOX);
     }
     missing
-}
-
-/// Refuses to go on if anything is missing.
-fn require(missing: Vec<Tool>) -> Result<(), String> {
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let programs: Vec<_> = missing.iter().map(|tool| tool.program).collect();
-    let line = install::apt_line(&install::packages(&missing));
-    Err(format!("no {}; as root: {line}", programs.join(", ")))
 }
 
 #[cfg(test)]

@@ -1,22 +1,103 @@
-//! Programs for the guest: copied from this machine, with the libraries that they load.
+//! Programs for the guest, with the libraries that they load: copied from this machine, or from packages of the
+//! guest's architecture, unpacked into a folder.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::initramfs::Initramfs;
 use crate::elf::{self, Needs};
+use crate::install::{self, Tool};
 use crate::process;
+use crate::target::Target;
 use crate::workspace;
 
 const LDD_LIMIT: Duration = Duration::from_secs(20);
 const RUSTC_LIMIT: Duration = Duration::from_secs(120);
+/// Places of programs and libraries in an unpacked tree of packages.
+const PROGRAM_FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
+/// The last is where a library of others says that it is.
+const LIBRARY_FOLDERS: [&str; 4] = [
+    "lib",
+    "lib/aarch64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu/ceph",
+];
 
-/// Puts `program` and its libraries at the same paths in the guest.
-///
-/// # Errors
-/// One line that names the file that cannot be read or found.
-pub fn add(root: &mut Initramfs, program: &Path) -> Result<(), String> {
+/// The place that programs are copied from.
+#[derive(Debug)]
+pub enum Source {
+    ThisMachine,
+    /// A tree of unpacked packages.
+    Tree(PathBuf),
+}
+
+impl Source {
+    /// The file of `tool`.
+    ///
+    /// # Errors
+    /// One line that names it, if there is none.
+    pub fn find(&self, tool: Tool) -> Result<PathBuf, String> {
+        let found = match self {
+            Source::ThisMachine => workspace::find_program(tool.program),
+            Source::Tree(tree) => find_in(tree, &PROGRAM_FOLDERS, tool.program),
+        };
+        found.ok_or_else(|| match self {
+            Source::ThisMachine => format!("no {}", tool.program),
+            Source::Tree(tree) => {
+                format!(
+                    "no {} in {}; remove the folder",
+                    tool.program,
+                    tree.display()
+                )
+            }
+        })
+    }
+
+    /// The tools of `tools` that this machine lacks. A tree has them, or [`find`](Self::find) says so.
+    pub fn missing(&self, tools: &[Tool]) -> Vec<Tool> {
+        match self {
+            Source::ThisMachine => install::missing(tools),
+            Source::Tree(_) => Vec::new(),
+        }
+    }
+
+    /// Puts `tool` and its libraries at the same paths in the guest.
+    ///
+    /// # Errors
+    /// One line that names the file that cannot be read or found.
+    pub fn add(&self, root: &mut Initramfs, tool: Tool) -> Result<(), String> {
+        let program = self.find(tool)?;
+        let tree = match self {
+            Source::ThisMachine => return add(root, &program),
+            Source::Tree(tree) => tree,
+        };
+        let mut wanted = vec![program];
+        let mut seen = BTreeSet::new();
+        while let Some(file) = wanted.pop() {
+            if !seen.insert(file.clone()) {
+                continue;
+            }
+            let content = read(&file)?;
+            let inside = file.strip_prefix(tree).unwrap_or(&file);
+            root.file(&format!("/{}", inside.display()), true, &content);
+            for library in elf::libraries(&content)? {
+                let found = find_in(tree, &LIBRARY_FOLDERS, &library);
+                wanted.push(found.ok_or_else(|| format!("{}: no {library}", file.display()))?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn find_in(tree: &Path, folders: &[&str], name: &str) -> Option<PathBuf> {
+    let places = folders.iter().map(|folder| tree.join(folder).join(name));
+    places.into_iter().find(|place| place.is_file())
+}
+
+/// Puts `program` of this machine and its libraries at the same paths in the guest.
+fn add(root: &mut Initramfs, program: &Path) -> Result<(), String> {
     let content = read(program)?;
     root.file(&program.to_string_lossy(), true, &content);
     if is_static(program) {
@@ -51,12 +132,11 @@ pub fn add_static(root: &mut Initramfs, program: &Path, place: &str) -> Result<(
 ///
 /// # Errors
 /// If it cannot be built.
-pub fn build_eat() -> Result<PathBuf, String> {
-    let program = workspace::tools_dir().join("eat");
-    fs::create_dir_all(workspace::tools_dir())
-        .map_err(|error| format!("{}: {error}", workspace::tools_dir().display()))?;
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let mut command = workspace::command(rustc);
+pub fn build_eat(target: &Target) -> Result<PathBuf, String> {
+    let folder = target.folder(workspace::tools_dir());
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let program = folder.join("eat");
+    let mut command = target.rustc();
     command.args(["--edition=2024", "-O", "-Ctarget-feature=+crt-static"]);
     command.arg("-Cstrip=symbols").arg("-o").arg(&program);
     process::succeed(command.arg("xtask/examples/eat.rs"), RUSTC_LIMIT)?;

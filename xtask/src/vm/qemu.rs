@@ -11,15 +11,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::kernel::Kernel;
+use super::platform::Platform;
 use super::watch::{Failure, Watch};
-use crate::install::{self, Tool};
 use crate::process::{self, Exit, Running};
 use crate::workspace;
 
 /// Pause between two looks at the guest's output.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const BACKEND_LIMIT: Duration = Duration::from_secs(10);
-const CPUS: u32 = 2;
 
 /// A device to plug into the machine besides CPUs and memory. Each has a file of its size as
 /// content, filled with zeroes at the start.
@@ -37,6 +36,7 @@ pub enum Device {
 
 /// The description of a machine.
 pub struct Guest<'a> {
+    pub platform: &'a Platform,
     pub kernel: &'a Kernel,
     pub archive: &'a [u8],
     pub memory_mib: u32,
@@ -137,10 +137,10 @@ impl Guest<'_> {
         // In our process group: only then may it read from the terminal.
         let status = command
             .status()
-            .map_err(|error| format!("{}: {error}", QEMU.program))?;
+            .map_err(|error| format!("{}: {error}", self.platform.emulator.program))?;
         match Exit::from(status) {
             Exit::Code(0) => Ok(()),
-            exit => Err(format!("{} {exit}", QEMU.program)),
+            exit => Err(format!("{} {exit}", self.platform.emulator.program)),
         }
     }
 
@@ -221,7 +221,13 @@ impl Guest<'_> {
         let program = self
             .uzram
             .ok_or("this test has devices of uzram, and no uzram")?;
-        let mut command = workspace::command(program);
+        let mut command = match self.platform.runner {
+            Some(runner) => workspace::command(runner.program),
+            None => workspace::command(program),
+        };
+        if self.platform.runner.is_some() {
+            command.arg(program);
+        }
         command.env("XDG_RUNTIME_DIR", sockets);
         Ok(command)
     }
@@ -261,7 +267,8 @@ impl Guest<'_> {
 
     /// QEMU with everything but a console.
     fn command(&self, sockets: &Path, parameters: &str) -> Command {
-        let mut command = workspace::command(QEMU.program);
+        let platform = self.platform;
+        let mut command = workspace::command(platform.emulator.program);
         command.current_dir(self.folder);
         command.args([
             "-nodefaults",
@@ -270,12 +277,16 @@ impl Guest<'_> {
             "-display",
             "none",
         ]);
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "max"]);
-        command.arg("-smp").arg(CPUS.to_string());
+        command.args(["-accel", "tcg,thread=multi", "-cpu", platform.cpu]);
+        command.arg("-smp").arg(platform.cpus.to_string());
         command.arg("-machine").arg(format!(
-            "q35,nvdimm={},memory-backend=memory",
+            "{},nvdimm={},memory-backend=memory",
+            platform.machine,
             if self.has_nvdimm() { "on" } else { "off" }
         ));
+        if let Some(firmware) = platform.firmware.filter(|_| self.has_nvdimm()) {
+            command.args(["-bios", firmware.program]);
+        }
         command.arg("-m").arg(self.memory_slots());
         // Shared, for vhost-user backends write into the guest's memory.
         command.arg("-object").arg(format!(
@@ -286,7 +297,8 @@ impl Guest<'_> {
         command.args(["-initrd", "initramfs", "-append"]);
         // A kernel that panics or oopses restarts at once, which -no-reboot turns into the end.
         command.arg(format!(
-            "console=ttyS0 loglevel=5 panic=-1 oops=panic {parameters}"
+            "console={} loglevel=5 panic=-1 oops=panic {parameters}",
+            platform.console
         ));
         command.args([
             "-device",
@@ -296,7 +308,7 @@ impl Guest<'_> {
         ]);
         command.args(["-device", "virtserialport,chardev=control,name=control"]);
         for (index, device) in self.devices.iter().enumerate() {
-            command.args(device.arguments(index, &socket(sockets, index)));
+            command.args(device.arguments(index, &socket(sockets, index), platform.cpus));
         }
         command
     }
@@ -341,9 +353,6 @@ impl Guest<'_> {
     }
 }
 
-/// The emulator. Its package brings its other files.
-pub const QEMU: Tool = install::QEMU_SYSTEM;
-
 impl Device {
     fn size_mib(self) -> u32 {
         match self {
@@ -354,7 +363,7 @@ impl Device {
         }
     }
 
-    fn arguments(self, index: usize, socket: &Path) -> [String; 4] {
+    fn arguments(self, index: usize, socket: &Path, cpus: u32) -> [String; 4] {
         let image = image_name(index);
         match self {
             Device::Disk { .. } => [
@@ -378,7 +387,7 @@ impl Device {
                 format!(
                     "vhost-user-blk-pci,num-queues={},chardev=vhost{index}",
                     if matches!(self, Device::Uzram { .. }) {
-                        CPUS
+                        cpus
                     } else {
                         1
                     }

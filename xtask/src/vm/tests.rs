@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::programs::Source;
 use super::qemu::{Device, image_name, stat_name};
 use super::watch::Failure;
 use crate::install::{self, Tool};
@@ -39,9 +40,11 @@ pub struct GuestTest {
     /// busy.
     pub limit: Duration,
     /// A check of the guest's folder after the script has succeeded.
-    pub check: fn(&Path) -> Result<(), String>,
+    pub check: fn(&Path, &Source) -> Result<(), String>,
     /// Whether the suite leaves it out: it measures, and takes minutes.
     pub measures: bool,
+    /// Whether it runs unnamed on another architecture.
+    pub elsewhere: bool,
     /// For plants: whether a failure is the planted one.
     pub planted: Option<fn(&Failure) -> bool>,
 }
@@ -60,8 +63,9 @@ const PLAIN: GuestTest = GuestTest {
     memory_mib: 256,
     devices: &[],
     limit: Duration::from_secs(60),
-    check: |_| Ok(()),
+    check: |_, _| Ok(()),
     measures: false,
+    elsewhere: false,
     planted: None,
 };
 
@@ -71,6 +75,7 @@ pub const TESTS: &[GuestTest] = &[
         name: "boot",
         script: include_str!("../../guest/boot.sh"),
         check: busybox_came_back,
+        elsewhere: true,
         ..PLAIN
     },
     GuestTest {
@@ -83,6 +88,16 @@ pub const TESTS: &[GuestTest] = &[
             Device::VhostUserBlk { size_mib: 32 },
         ],
         check: images_were_written,
+        elsewhere: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "alone",
+        script: include_str!("../../guest/alone.sh"),
+        modules: &["nbd max_part=0 nbds_max=1"],
+        programs: &[install::NBD_CLIENT],
+        uzram: true,
+        elsewhere: true,
         ..PLAIN
     },
     GuestTest {
@@ -93,6 +108,7 @@ pub const TESTS: &[GuestTest] = &[
         uzram: true,
         memory_mib: 512,
         limit: Duration::from_secs(120),
+        elsewhere: true,
         ..PLAIN
     },
     GuestTest {
@@ -114,6 +130,7 @@ pub const TESTS: &[GuestTest] = &[
         uzram: true,
         memory_mib: 512,
         limit: Duration::from_secs(180),
+        elsewhere: true,
         ..PLAIN
     },
     GuestTest {
@@ -130,6 +147,7 @@ pub const TESTS: &[GuestTest] = &[
         ],
         limit: Duration::from_secs(240),
         check: what_was_trimmed_is_gone,
+        elsewhere: true,
         ..PLAIN
     },
     GuestTest {
@@ -151,6 +169,7 @@ pub const TESTS: &[GuestTest] = &[
             Device::Nvdimm { size_mib: 32 },
         ],
         limit: Duration::from_secs(300),
+        elsewhere: true,
         ..PLAIN
     },
     GuestTest {
@@ -282,7 +301,7 @@ pub const TESTS: &[GuestTest] = &[
 ];
 
 /// The guest's second disk was discarded, and then got an empty file system.
-fn what_was_trimmed_is_gone(folder: &Path) -> Result<(), String> {
+fn what_was_trimmed_is_gone(folder: &Path, _: &Source) -> Result<(), String> {
     let stat = |index| -> Result<u64, String> {
         let name = stat_name(index);
         let text = fs::read_to_string(folder.join(&name)).map_err(|error| error.to_string())?;
@@ -303,9 +322,9 @@ fn is_module(failure: &Failure, name: &str) -> bool {
 }
 
 /// The guest's busybox came back byte for byte.
-fn busybox_came_back(folder: &Path) -> Result<(), String> {
-    let ours = crate::workspace::find_program(install::BUSYBOX.program);
-    let ours = fs::read(ours.ok_or("no busybox")?).map_err(|error| error.to_string())?;
+fn busybox_came_back(folder: &Path, programs: &Source) -> Result<(), String> {
+    let ours = programs.find(install::BUSYBOX)?;
+    let ours = fs::read(ours).map_err(|error| error.to_string())?;
     let theirs = fs::read(folder.join("files/busybox")).map_err(|error| error.to_string())?;
     if ours == theirs {
         Ok(())
@@ -315,7 +334,7 @@ fn busybox_came_back(folder: &Path) -> Result<(), String> {
 }
 
 /// The data that the guest wrote to its disks lies in their images.
-fn images_were_written(folder: &Path) -> Result<(), String> {
+fn images_were_written(folder: &Path, _: &Source) -> Result<(), String> {
     for (index, marker) in ["virtio", "pmem", "vhost-user"].into_iter().enumerate() {
         let name = image_name(index);
         let image = fs::read(folder.join(&name)).map_err(|error| format!("{name}: {error}"))?;

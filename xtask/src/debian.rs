@@ -1,5 +1,6 @@
-//! Packages of Debian's backports, fetched from the mirror that this machine's apt uses already:
-//! the guest's kernel, and the other packages of a family whose first member is from backports.
+//! Debian's packages, fetched from the mirror that this machine's apt uses already: the guests' kernels, the
+//! programs of guests of another architecture, and from backports the other packages of a family whose first
+//! member is from there.
 //!
 //! apt runs with sources and lists of its own, so the system's stay unchanged. Keys, proxies and
 //! passwords are the system's.
@@ -12,52 +13,54 @@ use std::time::Duration;
 use crate::process;
 use crate::workspace;
 
-/// The suite and the package: this kernel has ublk and every kind of zram that is compared.
-const SUITE: &str = "bookworm-backports";
-const PACKAGE: &str = "linux-image-amd64";
+/// The suite whose kernels have ublk and every kind of zram that is compared.
+pub const BACKPORTS: &str = "bookworm-backports";
 /// The release to which the suite belongs; its mirror has both.
-const RELEASE: &str = "bookworm";
+pub const RELEASE: &str = "bookworm";
+/// The architecture of this machine's packages.
+pub const AMD64: &str = "amd64";
 /// The keys that sign Debian's suites, where Debian installs them.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 const ASK_LIMIT: Duration = Duration::from_secs(60);
 const UPDATE_LIMIT: Duration = Duration::from_secs(120);
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(600);
+const UNPACK_LIMIT: Duration = Duration::from_secs(300);
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 /// The place of apt's sources besides its one file.
 const SYSTEM_PARTS: &str = "/etc/apt/sources.list.d";
 
-/// Downloads the newest kernel package into `folder`, which must be empty.
-///
-/// # Errors
-/// One line that names the missing or refused thing.
-pub fn download(folder: &Path) -> Result<PathBuf, String> {
-    let backports = Backports::open(folder)?;
-    let shown = backports.show(PACKAGE)?;
-    let package = kernel_package(&shown)
-        .ok_or_else(|| format!("{PACKAGE} of {SUITE} depends on no kernel"))?;
-    backports.download(&package)
-}
-
-/// The suite, read through a list of sources in a folder.
-pub struct Backports {
+/// A suite, read through a list of sources in a folder.
+pub struct Suite {
     folder: PathBuf,
     config: PathBuf,
 }
 
-impl Backports {
-    /// Fetches the list of packages into `folder`, which must be empty.
+impl Suite {
+    /// Fetches the list of the packages of `suite` for `architecture` into `folder`, which must be empty.
     ///
     /// # Errors
     /// One line that names the missing or refused thing.
-    pub fn open(folder: &Path) -> Result<Backports, String> {
-        let source = source()?;
-        let config = configure_alone(folder, &source)
+    pub fn open(folder: &Path, suite: &str, architecture: &str) -> Result<Suite, String> {
+        let source = source(suite, architecture)?;
+        let config = configure_alone(folder, &source, architecture)
             .map_err(|error| format!("{}: {error}", folder.display()))?;
         let folder = folder.to_path_buf();
-        let backports = Backports { folder, config };
-        ask(backports.apt("apt-get").arg("update"), UPDATE_LIMIT)?;
-        Ok(backports)
+        let suite = Suite { folder, config };
+        ask(suite.apt("apt-get").arg("update"), UPDATE_LIMIT)?;
+        Ok(suite)
+    }
+
+    /// Downloads the newest kernel on which `package` depends.
+    ///
+    /// # Errors
+    /// One line that names the missing or refused thing.
+    pub fn download_kernel(&self, package: &str) -> Result<PathBuf, String> {
+        let mut show = self.apt("apt-cache");
+        let shown = ask(show.args(["--no-all-versions", "show", package]), ASK_LIMIT)?;
+        let kernel =
+            kernel_package(&shown).ok_or_else(|| format!("{package} depends on no kernel"))?;
+        self.download(&kernel)
     }
 
     /// Downloads the newest version of `package`.
@@ -69,16 +72,26 @@ impl Backports {
             self.apt("apt-get").args(["download", package]),
             DOWNLOAD_LIMIT,
         )?;
-        let files = fs::read_dir(&self.folder).map_err(|error| error.to_string())?;
-        let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
-        files
-            .find(|file| file.extension().is_some_and(|suffix| suffix == "deb"))
+        packages_in(&self.folder)?
+            .pop()
             .ok_or_else(|| format!("apt-get downloaded no file of {package}"))
     }
 
-    fn show(&self, package: &str) -> Result<String, String> {
-        let mut show = self.apt("apt-cache");
-        ask(show.args(["--no-all-versions", "show", package]), ASK_LIMIT)
+    /// Downloads the newest versions of `packages` and of all that they need, and of nothing else. Nothing is
+    /// installed.
+    ///
+    /// # Errors
+    /// One line that names the refused thing.
+    pub fn download_with_needs(&self, packages: &[&str]) -> Result<Vec<PathBuf>, String> {
+        let mut install = self.apt("apt-get");
+        install.args([
+            "install",
+            "--download-only",
+            "-y",
+            "--no-install-recommends",
+        ]);
+        ask(install.args(packages), DOWNLOAD_LIMIT)?;
+        packages_in(&self.folder.join("apt/cache/archives"))
     }
 
     fn apt(&self, program: &str) -> Command {
@@ -92,14 +105,32 @@ impl Backports {
     }
 }
 
-/// Installs `packages` of the suite on this system, and removes nothing.
+fn packages_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let files = fs::read_dir(folder).map_err(failed)?;
+    let files = files.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_package = |file: &PathBuf| file.extension().is_some_and(|suffix| suffix == "deb");
+    Ok(files.filter(is_package).collect())
+}
+
+/// Unpacks the file of a package into `folder`.
+///
+/// # Errors
+/// One line that says why it cannot be.
+pub fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
+    let mut unpack = workspace::command("dpkg-deb");
+    unpack.arg("-x").arg(package).arg(folder);
+    process::succeed(&mut unpack, UNPACK_LIMIT).map(drop)
+}
+
+/// Installs `packages` of backports on this system, and removes nothing.
 ///
 /// # Errors
 /// One line that names the missing or refused thing.
 pub fn install(packages: &[&str]) -> Result<(), String> {
     let work = tempfile::tempdir().map_err(|error| error.to_string())?;
     let failed = |error: std::io::Error| format!("{}: {error}", work.path().display());
-    let config = configure_beside(work.path(), &source()?).map_err(failed)?;
+    let config = configure_beside(work.path(), &source(BACKPORTS, AMD64)?).map_err(failed)?;
     let apt = |arguments: &[&str]| {
         let mut command = workspace::command("apt-get");
         command.arg("-q").arg("-c").arg(&config).args(arguments);
@@ -109,15 +140,15 @@ pub fn install(packages: &[&str]) -> Result<(), String> {
     // Sources of others may be out of reach; the installation says what it lacks.
     let _ = ask(&mut apt(&["update"]), UPDATE_LIMIT);
     let mut install = apt(&["install", "-y", "--no-install-recommends", "--no-remove"]);
-    install.arg(format!("--target-release={SUITE}"));
+    install.arg(format!("--target-release={BACKPORTS}"));
     ask(install.args(packages), INSTALL_LIMIT).map(drop)
 }
 
-/// The line of apt's sources for the suite.
-fn source() -> Result<String, String> {
+/// The line of apt's sources for `suite`.
+fn source(suite: &str, architecture: &str) -> Result<String, String> {
     if workspace::find_program("apt-get").is_none() {
         return Err(format!(
-            "no apt-get here, and packages of {SUITE} are Debian's"
+            "no apt-get here, and packages of {suite} are Debian's"
         ));
     }
     let mut targets = workspace::command("apt-get");
@@ -134,7 +165,7 @@ fn source() -> Result<String, String> {
         String::new()
     };
     Ok(format!(
-        "deb [{signed_by}arch=amd64 lang=none targets=Packages] {mirror} {SUITE} main\n"
+        "deb [{signed_by}arch={architecture} lang=none targets=Packages] {mirror} {suite} main\n"
     ))
 }
 
@@ -173,7 +204,7 @@ fn mirror(targets: &str) -> Option<String> {
 
 /// Writes a configuration for apt under `folder` that knows the suite alone and no installed
 /// package. Returns its path.
-fn configure_alone(folder: &Path, source: &str) -> std::io::Result<PathBuf> {
+fn configure_alone(folder: &Path, source: &str, architecture: &str) -> std::io::Result<PathBuf> {
     let apt = folder.join("apt");
     fs::create_dir_all(apt.join("lists/partial"))?;
     fs::create_dir_all(apt.join("cache/archives/partial"))?;
@@ -189,7 +220,8 @@ fn configure_alone(folder: &Path, source: &str) -> std::io::Result<PathBuf> {
          Dir::State \"{at}\";\n\
          Dir::State::Status \"{at}/status\";\n\
          Dir::Cache \"{at}/cache\";\n\
-         APT::Architecture \"amd64\";\n\
+         APT::Architecture \"{architecture}\";\n\
+         APT::Architectures \"{architecture}\";\n\
          APT::Update::Error-Mode \"any\";\n\
          {WITHOUT_PATIENCE}{WITHOUT_HOOKS}"
     );
@@ -278,8 +310,9 @@ mod tests {
     fn the_suite_is_looked_at_alone_and_installed_from_beside_the_system() {
         let folder = tempfile::tempdir().unwrap();
         let read = |path: &Path| fs::read_to_string(path).unwrap();
-        let alone = read(&configure_alone(folder.path(), "deb x y z\n").unwrap());
+        let alone = read(&configure_alone(folder.path(), "deb x y z\n", "arm64").unwrap());
         assert!(alone.contains("Dir::State::Status"));
+        assert!(alone.contains("APT::Architecture \"arm64\""));
         assert!(alone.contains("SourceParts \"/dev/null\""));
         let beside = read(&configure_beside(folder.path(), "deb x y z\n").unwrap());
         assert!(!beside.contains("Status"));
