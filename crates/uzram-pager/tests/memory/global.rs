@@ -9,11 +9,16 @@ use uzram_testkit::Rng;
 
 use super::heap::heap;
 use super::system::in_child;
-use super::{GLOBAL, PAGE, apart, apart_with, mark, marked, with_store};
+use super::{GLOBAL, PAGE, apart_with, mark, marked, with_store};
 
 /// Starts the global allocator. False: the system has no userfaultfd.
 fn started(pages: usize, budget_pages: usize) -> bool {
     heap(pages, budget_pages).is_some_and(|heap| GLOBAL.start(heap).is_ok())
+}
+
+/// As [`super::apart`], with the only handler that a global allocator's heap may have.
+fn with_own_thread(name: &str, body: fn()) {
+    apart_with(&[FaultHandler::OwnThread], name, body);
 }
 
 fn used_bytes() -> usize {
@@ -22,7 +27,7 @@ fn used_bytes() -> usize {
 
 #[test]
 fn large_vectors_of_threads_are_compressed_and_whole() {
-    apart(
+    with_own_thread(
         "global::large_vectors_of_threads_are_compressed_and_whole",
         || {
             if !started(12_000, 64) {
@@ -93,7 +98,7 @@ fn grow_and_shrink(seed: u64) {
 /// A store and a second memory, made later, read a dictionary in the heap. They wait for its pager, which waits for none of them.
 #[test]
 fn the_engine_itself_may_use_it() {
-    apart("global::the_engine_itself_may_use_it", || {
+    with_own_thread("global::the_engine_itself_may_use_it", || {
         if !started(12_000, 64) {
             return;
         }
@@ -133,7 +138,7 @@ fn the_engine_itself_may_use_it() {
 
 #[test]
 fn small_requests_full_heaps_and_children_are_the_systems() {
-    apart(
+    with_own_thread(
         "global::small_requests_full_heaps_and_children_are_the_systems",
         || {
             let early = vec![1u8; 1 << 20];
@@ -208,7 +213,7 @@ impl DecompressShared for Large {
 
 #[test]
 fn the_pager_itself_gets_memory_of_the_system() {
-    apart("global::the_pager_itself_gets_memory_of_the_system", || {
+    with_own_thread("global::the_pager_itself_gets_memory_of_the_system", || {
         let codec = Compression::with_codec(Box::new(Large), Unit::DEFAULT).unwrap();
         let Some(memory) = with_store(4000, 64, Store::builder().compression(codec)) else {
             return;
