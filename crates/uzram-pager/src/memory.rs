@@ -259,14 +259,20 @@ impl Drop for CompressedMemory {
             return;
         }
         self.put_auto(None);
-        self.shared.is_ending.store(true, Ordering::Release);
-        self.mapping().ring_bell();
+        end_service(&self.shared, self.mapping());
         if let Some(thread) = thread {
             // The thread catches its own panics.
             let _ = thread.join();
         }
         // The range is registered no more, so unmapping it, which follows, tells nobody and does not wait.
     }
+}
+
+/// Tells the pager's thread to end. It may see that before it reads the bell's message, which it reads all the same.
+fn end_service(shared: &Shared, mapping: &Mapping) {
+    shared.is_ending.store(true, Ordering::Release);
+    mapping.ring_bell();
+    shared.is_quiet.store(true, Ordering::Release);
 }
 
 fn put_budget(shared: &Shared, mapping: &Mapping, pages: usize) {
@@ -314,6 +320,7 @@ impl CompressedMemoryBuilder {
             counters: Counters::default(),
             budget: AtomicUsize::new(budget),
             is_ending: AtomicBool::new(false),
+            is_quiet: AtomicBool::new(false),
         });
         // The last page is the bell.
         let mapping = Arc::new(Mapping::reserve(pages + 1)?);
@@ -372,8 +379,7 @@ impl Service {
         match registered {
             Ok(registration) => Ok((thread, registration)),
             Err(error) => {
-                self.shared.is_ending.store(true, Ordering::Release);
-                self.program.ring_bell();
+                end_service(&self.shared, &self.program);
                 let _ = thread.join();
                 Err(error)
             }

@@ -19,6 +19,9 @@ use crate::uffd::Uffd;
 
 /// The longest that the store is maintained at a time, about.
 const MAINTAIN_MAX: Duration = Duration::from_micros(100);
+/// Pauses of a thread that has ended its service and still reads messages: each twice the last.
+const REST_PAUSE_MIN: Duration = Duration::from_micros(50);
+const REST_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// How often the pager's thread lets threads that fault go first, before a turn of its own.
 const YIELDS_MAX: u32 = 16;
 
@@ -95,6 +98,19 @@ impl Turns {
             }
             pager.end();
         });
+        if self.has_handlers {
+            self.read_the_rest();
+        }
+    }
+
+    /// A discard that began before the end waits until its message is read, or the descriptor is closed. Handlers have that
+    /// as long as the memory is there.
+    fn read_the_rest(&self) {
+        let mut pause = REST_PAUSE_MIN;
+        while !self.with_pager(Pager::read_the_rest) {
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(REST_PAUSE_MAX);
+        }
     }
 
     fn serve_until_the_end(&self) -> Result<(), Errno> {

@@ -208,6 +208,7 @@ mod tests {
             counters: Counters::default(),
             budget: AtomicUsize::new(64),
             is_ending: AtomicBool::new(false),
+            is_quiet: AtomicBool::new(false),
         });
         let handler = FaultHandler::OwnThread;
         match Uffd::open(handler) {

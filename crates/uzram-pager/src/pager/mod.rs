@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     /// In pages.
     pub budget: AtomicUsize,
     pub is_ending: AtomicBool,
+    /// Nobody discards or rings any more.
+    pub is_quiet: AtomicBool,
 }
 
 /// The state of the service.
@@ -296,6 +298,12 @@ impl Pager {
         let _ = self
             .uffd
             .unregister(ring.address(0), ring.address(ring.pages()));
+    }
+
+    /// Reads the messages that came too late for the service. True: there will be no more.
+    pub(crate) fn read_the_rest(&mut self) -> bool {
+        let is_quiet = self.shared.is_quiet.load(Ordering::Acquire);
+        is_quiet || self.uffd.read(&mut self.messages, false).is_err()
     }
 
     pub(crate) fn has_ended(&self) -> bool {

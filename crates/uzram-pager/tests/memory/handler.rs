@@ -316,3 +316,16 @@ fn handlers_of_other_signals_may_touch_at_any_moment() {
         },
     );
 }
+
+#[test]
+fn memory_ends_while_its_thread_is_awake() {
+    apart("handler::memory_ends_while_its_thread_is_awake", || {
+        for _ in 0..200 {
+            // A discard of the whole range has just woken the thread, which may see the end before the end's own message.
+            match memory(300, 64) {
+                Some(memory) => drop(uzram_pager::CompressedHeap::new(memory).unwrap()),
+                None => return,
+            }
+        }
+    });
+}
