@@ -145,7 +145,10 @@ pub fn install(packages: &[&str]) -> Result<(), String> {
 }
 
 /// The line of apt's sources for `suite`.
-fn source(suite: &str, architecture: &str) -> Result<String, String> {
+///
+/// # Errors
+/// One line with what is missing.
+pub fn source(suite: &str, architecture: &str) -> Result<String, String> {
     if workspace::find_program("apt-get").is_none() {
         return Err(format!(
             "no apt-get here, and packages of {suite} are Debian's"

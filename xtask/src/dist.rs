@@ -1,34 +1,20 @@
-//! `cargo xtask dist`: one static binary, and the proof that it serves with nothing else around it.
+//! `cargo xtask dist`: one static binary, the proof that it serves with nothing else around it, and its packages.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::elf::{self, Needs};
+use crate::packages::{self, Parts};
 use crate::process::{self, Exit, Output, Running};
+use crate::report::Report;
 use crate::target::Target;
 use crate::{e2e, install, man, workspace};
 
 /// The binary must fit a small initramfs.
 const SIZE_MAX_BYTES: u64 = 12 << 20;
-/// Files that go into a package as they are, and their places below `dist`.
-const FILES: [(&str, &str); 8] = [
-    ("packaging/uzram.toml", "uzram.toml"),
-    ("packaging/systemd/uzram.service", "systemd/uzram.service"),
-    ("packaging/systemd/uzram.socket", "systemd/uzram.socket"),
-    ("packaging/systemd/uzram@.service", "systemd/uzram@.service"),
-    (
-        "packaging/systemd/uzram-swap.service",
-        "systemd/uzram-swap.service",
-    ),
-    (
-        "packaging/systemd/uzram-mount@.service",
-        "systemd/uzram-mount@.service",
-    ),
-    ("LICENSE-MIT", "LICENSE-MIT"),
-    ("LICENSE-APACHE", "LICENSE-APACHE"),
-];
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const TOOL_LIMIT: Duration = Duration::from_secs(60);
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -73,11 +59,11 @@ impl Options {
     }
 }
 
-/// Builds the binary, checks it and prints its path.
+/// Builds the binary, checks it, packs it and prints the paths. What cannot be packed here is in the report.
 ///
 /// # Errors
-/// If it cannot be built, is too large, needs anything, or does not serve.
-pub fn dist(options: &Options) -> Result<(), String> {
+/// If it cannot be built, is too large, needs anything, does not serve, or cannot be packed.
+pub fn dist(options: &Options, report: &mut Report) -> Result<Parts, String> {
     let target = &options.target;
     if options.install {
         install::install_missing();
@@ -87,9 +73,21 @@ pub fn dist(options: &Options) -> Result<(), String> {
     check(&path, target)?;
     let out = target.folder(workspace::dist_dir());
     man::man(&out)?;
-    add_files(&out)?;
     println!("{}", path.display());
-    Ok(())
+    let parts = Parts::gather(&out, target)?;
+    packages::pack(&parts, report)?;
+    Ok(parts)
+}
+
+/// Builds the Debian package, unchecked.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn package(target: &Target) -> Result<PathBuf, String> {
+    build(target)?;
+    let out = target.folder(workspace::dist_dir());
+    man::man(&out)?;
+    packages::debian_package(&Parts::gather(&out, target)?, packages::VERSION)
 }
 
 /// Builds the binary, unchecked.
@@ -98,7 +96,7 @@ pub fn dist(options: &Options) -> Result<(), String> {
 /// If it cannot be built.
 pub fn build(target: &Target) -> Result<PathBuf, String> {
     let out = target.folder(workspace::dist_dir());
-    build_program("uzram-cli", "uzram", target, &out)
+    build_program("uzram-cli", "--bin", "uzram", target, &out)
 }
 
 /// Builds the laboratory's program in the same way. It goes to the guests' other files, because it
@@ -108,17 +106,63 @@ pub fn build(target: &Target) -> Result<PathBuf, String> {
 /// If it cannot be built.
 pub fn build_laboratory(target: &Target) -> Result<PathBuf, String> {
     let out = target.folder(workspace::tools_dir());
-    build_program("uzram-bench", "uzram-bench", target, &out)
+    build_program("uzram-bench", "--bin", "uzram-bench", target, &out)
+}
+
+/// Builds the engine's example `instructions`, static.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn build_instructions(target: &Target) -> Result<PathBuf, String> {
+    let out = target.folder(workspace::tools_dir());
+    build_program("uzram", "--example", "instructions", target, &out)
+}
+
+/// A program of tests: its package and its kind joined, as `uzram-unit`, and its file.
+pub type TestProgram = (String, PathBuf);
+
+/// Builds the engine's and the devices' tests, static, for guests.
+///
+/// # Errors
+/// If they cannot be built.
+pub fn build_tests(target: &Target) -> Result<Vec<TestProgram>, String> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--no-run", "--message-format=json"]);
+    cargo.args(["-p", "uzram", "-p", "uzram-media", "--lib", "--test", "it"]);
+    target.configure(&mut cargo);
+    let flags = "-Ctarget-feature=+crt-static\x1f-Cstrip=debuginfo";
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
+    let finished = process::succeed(&mut cargo, BUILD_LIMIT)?;
+    let programs: Vec<_> = workspace::messages(&finished.stdout)
+        .filter_map(|message| test_program(&message))
+        .collect();
+    match programs.is_empty() {
+        true => Err(format!("`{}` named no program", process::line(&cargo))),
+        false => Ok(programs),
+    }
+}
+
+/// The program that one of cargo's messages tells of.
+fn test_program(message: &serde_json::Value) -> Option<TestProgram> {
+    let file = PathBuf::from(message["executable"].as_str()?);
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let package = manifest.parent()?.file_name()?.to_str()?;
+    let kind = match message["target"]["kind"][0].as_str()? {
+        "test" => message["target"]["name"].as_str()?,
+        _ => "unit",
+    };
+    Some((format!("{package}-{kind}"), file))
 }
 
 fn build_program(
     package: &str,
+    kind: &str,
     name: &str,
     target: &Target,
     out: &Path,
 ) -> Result<PathBuf, String> {
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--profile", "dist", "-p", package]);
+    cargo.args(["build", "--profile", "dist", "-p", package, kind, name]);
     // Without a target the flags would also go to procedural macros, which must be dynamic.
     target.configure(&mut cargo);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static");
@@ -127,22 +171,15 @@ fn build_program(
         return Err(process::failure(&cargo, &finished));
     }
     let built = workspace::target_dir().join(target.triple());
-    let built = built.join("dist").join(name);
+    let folder = match kind {
+        "--example" => "dist/examples",
+        _ => "dist",
+    };
+    let built = built.join(folder).join(name);
     let path = out.join(name);
     let copy = fs::create_dir_all(out).and_then(|()| fs::copy(&built, &path));
     copy.map_err(|error| format!("{} to {}: {error}", built.display(), path.display()))?;
     Ok(path)
-}
-
-/// Puts the other files of a package beside the binary.
-fn add_files(out: &Path) -> Result<(), String> {
-    fs::create_dir_all(out.join("systemd"))
-        .map_err(|error| format!("{}: {error}", out.display()))?;
-    for (from, to) in FILES {
-        let from = workspace::root().join(from);
-        fs::copy(&from, out.join(to)).map_err(|error| format!("{}: {error}", from.display()))?;
-    }
-    Ok(())
 }
 
 fn check(path: &Path, target: &Target) -> Result<(), String> {
@@ -195,7 +232,8 @@ fn serve_alone(binary: &Path, target: &Target) -> Result<String, String> {
     let mut server = Running::start(&mut command)?;
     let socket = root.path().join("socket");
     let deadline = Instant::now() + START_LIMIT;
-    while !socket.exists() {
+    // Its socket is there a moment before it listens.
+    while UnixStream::connect(&socket).is_err() {
         if server.wait(Duration::from_millis(20)).is_some() || Instant::now() > deadline {
             return Err(format!(
                 "does not serve in a bare root directory:\n{}",
@@ -231,4 +269,24 @@ fn enter(root: &Path, start: &[&str]) -> Option<Command> {
         let probe = process::succeed(make()?.arg("--version"), TOOL_LIMIT);
         probe.is_ok().then(make).flatten()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_tests_are_named_by_package_and_kind() {
+        let message = |kind: &str, executable: Option<&str>| {
+            let message = serde_json::json!({
+                "manifest_path": "/there/crates/uzram-media/Cargo.toml",
+                "target": {"kind": [kind], "name": "it"},
+                "executable": executable,
+            });
+            test_program(&message).map(|(name, _)| name)
+        };
+        assert_eq!(message("lib", Some("a")).unwrap(), "uzram-media-unit");
+        assert_eq!(message("test", Some("b")).unwrap(), "uzram-media-it");
+        assert_eq!(message("lib", None), None);
+    }
 }

@@ -32,28 +32,40 @@ pub const AARCH64_FIRMWARE: Tool = tool(
     "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
     "qemu-efi-aarch64",
 );
+pub const BUILDAH: Tool = tool("buildah", "buildah");
 pub const BUSYBOX: Tool = tool("busybox", "busybox-static");
 pub const CHROMIUM: Tool = tool("chromium", "chromium");
 pub const CMP: Tool = tool("cmp", "diffutils");
 pub const CPP: Tool = tool("g++", "g++");
+pub const DPKG_DEB: Tool = tool("dpkg-deb", "dpkg");
 pub const E2FSCK: Tool = tool("e2fsck", "e2fsprogs");
 pub const FIO: Tool = tool("fio", "fio");
+pub const GZIP: Tool = tool("gzip", "gzip");
+pub const LINTIAN: Tool = tool("lintian", "lintian");
 pub const LOSETUP: Tool = tool("losetup", "mount");
 pub const BLKDISCARD: Tool = tool("blkdiscard", "util-linux");
 pub const FUSERMOUNT: Tool = tool("fusermount3", "fuse3");
 pub const MKFS_BTRFS: Tool = tool("mkfs.btrfs", "btrfs-progs");
 pub const MKFS_XFS: Tool = tool("mkfs.xfs", "xfsprogs");
 pub const MKFS: Tool = tool("mkfs.ext4", "e2fsprogs");
+pub const MKE2FS: Tool = tool("mke2fs", "e2fsprogs");
+pub const MMDEBSTRAP: Tool = tool("mmdebstrap", "mmdebstrap");
 pub const NBD_CLIENT: Tool = tool("nbd-client", "nbd-client");
 pub const NBDCOPY: Tool = tool("nbdcopy", "libnbd-bin");
 pub const NBDINFO: Tool = tool("nbdinfo", "libnbd-bin");
 pub const NDCTL: Tool = tool("ndctl", "ndctl");
+pub const PODMAN: Tool = tool("podman", "podman");
+pub const PROMETHEUS: Tool = tool("prometheus", "prometheus");
+pub const PROMTOOL: Tool = tool("promtool", "prometheus");
 pub const QEMU_AARCH64: Tool = tool("qemu-aarch64-static", "qemu-user-static");
 pub const QEMU_IMG: Tool = tool("qemu-img", "qemu-utils");
 pub const QEMU_IO: Tool = tool("qemu-io", "qemu-utils");
 pub const QEMU_DAEMON: Tool = tool("qemu-storage-daemon", "qemu-system-common");
 pub const QEMU_SYSTEM: Tool = tool("qemu-system-x86_64", "qemu-system-x86");
 pub const QEMU_SYSTEM_ARM: Tool = tool("qemu-system-aarch64", "qemu-system-arm");
+pub const RUNC: Tool = tool("runc", "runc");
+pub const TAR: Tool = tool("tar", "tar");
+pub const UNSHARE: Tool = tool("unshare", "util-linux");
 pub const XZ: Tool = tool("xz", "xz-utils");
 
 /// Every program that some step can use.
@@ -61,28 +73,35 @@ pub const ALL: &[Tool] = &[
     AARCH64_GCC,
     AARCH64_LIBC,
     AARCH64_FIRMWARE,
+    BUILDAH,
     BUSYBOX,
     CHROMIUM,
     CMP,
     CPP,
     E2FSCK,
     FIO,
+    LINTIAN,
     LOSETUP,
     BLKDISCARD,
     FUSERMOUNT,
     MKFS,
     MKFS_BTRFS,
     MKFS_XFS,
+    MMDEBSTRAP,
     NBD_CLIENT,
     NBDCOPY,
     NBDINFO,
     NDCTL,
+    PODMAN,
+    PROMETHEUS,
+    PROMTOOL,
     QEMU_AARCH64,
     QEMU_IMG,
     QEMU_IO,
     QEMU_DAEMON,
     QEMU_SYSTEM,
     QEMU_SYSTEM_ARM,
+    RUNC,
     XZ,
 ];
 

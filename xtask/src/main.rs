@@ -7,17 +7,22 @@
 //! - `release --dry-run`: all of a release except to publish it.
 
 mod aarch64;
+mod across;
 mod beside;
 mod builds;
+mod clean_root;
 mod debian;
 mod dist;
 mod e2e;
 mod elf;
+mod fuzz;
 mod install;
 mod leftovers;
 mod man;
 mod members;
+mod packages;
 mod process;
+mod recipes;
 mod release;
 mod report;
 mod soak;
@@ -47,7 +52,8 @@ vm     runs all tests that need a guest kernel, or the named ones only, and show
 soak   runs random programs on compressed memory for ten minutes, after it found each planted bug
 man    writes manual pages and completions for bash, zsh and fish into target/dist
 dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it;
-       puts manual pages, completions, systemd units and an example of a configuration beside it
+       puts manual pages, completions, systemd units and an example of a configuration beside it, and makes a
+       tarball, a Debian package and a container image of them
          --install  as root on Debian, install missing programs, and the target's Rust library
          --target   this machine's target, aarch64-unknown-linux-gnu or aarch64-unknown-linux-musl; what is
                     not this machine's goes to target/dist/TARGET
@@ -74,7 +80,10 @@ fn main() -> ExitCode {
         "soak" => wrong_usage("soak: give pager"),
         "man" if rest.is_empty() => done("man", man::man(&workspace::dist_dir())),
         "dist" => match dist::Options::parse(rest) {
-            Ok(options) => done("dist", dist::dist(&options)),
+            Ok(options) => {
+                let made = dist::dist(&options, &mut report::Report::default());
+                done("dist", made.map(drop))
+            }
             Err(message) => wrong_usage(&message),
         },
         "release" if rest == ["--dry-run"] => done("release", release::dry_run()),

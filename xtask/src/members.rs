@@ -14,14 +14,17 @@ const METADATA_LIMIT: Duration = Duration::from_secs(60);
 /// # Errors
 /// If cargo fails or names no package.
 pub fn members() -> Result<Vec<Value>, String> {
+    packages(&["--no-deps"])
+}
+
+/// The members, and all that they depend on, unless `arguments` say otherwise.
+///
+/// # Errors
+/// If cargo fails or names no package.
+pub fn packages(arguments: &[&str]) -> Result<Vec<Value>, String> {
     let mut cargo = workspace::cargo();
-    cargo.args([
-        "metadata",
-        "--no-deps",
-        "--offline",
-        "--format-version",
-        "1",
-    ]);
+    cargo.args(["metadata", "--offline", "--format-version", "1"]);
+    cargo.args(arguments);
     let said = process::succeed(&mut cargo, METADATA_LIMIT)?.stdout;
     let metadata: Value =
         serde_json::from_str(&said).map_err(|error| format!("cargo metadata: {error}"))?;

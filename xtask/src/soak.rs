@@ -22,15 +22,17 @@ const THREAD: &str = "OwnThread";
 const SIGBUS: &str = "FaultingThread";
 /// The variants of `Plant` in `crates/uzram-pager/src/plant.rs`, each with the handler that has the bug and the test that must
 /// find it.
-const PLANTS: [(&str, &str, &str); 11] = [
+const PLANTS: [(&str, &str, &str); 13] = [
     ("FaultsFirst", THREAD, TEST),
     ("DiscardedStays", THREAD, TEST),
     ("ForgetFirst", THREAD, TEST),
     ("UnmappedStays", THREAD, TEST),
     ("LaterDropped", THREAD, TEST),
+    ("CopyStays", THREAD, TEST),
     ("DiscardedStays", SIGBUS, TEST),
     ("ForgetFirst", SIGBUS, TEST),
     ("UnmappedStays", SIGBUS, TEST),
+    ("CopyStays", SIGBUS, TEST),
     ("LockGivenUp", SIGBUS, TEST),
     (
         "ClosedIgnored",
@@ -106,10 +108,9 @@ fn build(is_planted: bool) -> Result<PathBuf, String> {
         cargo.env("CARGO_TARGET_DIR", workspace::target_dir().join("plant"));
     }
     let built = process::succeed(&mut cargo, 20 * MINUTE)?;
-    let mut programs = built.stdout.lines().filter_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
-    });
+    let messages = workspace::messages(&built.stdout);
+    let mut programs =
+        messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
     programs
         .next_back()
         .ok_or_else(|| "cargo built no test program".into())

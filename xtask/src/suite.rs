@@ -5,26 +5,23 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::beside::{self, Done};
-use crate::process::{self, Exit, Output};
+use crate::process::{self, Output};
 use crate::report::{Report, tally};
-use crate::{aarch64, builds, dist, e2e, install, leftovers, vm, workspace};
+use crate::{
+    aarch64, across, builds, dist, e2e, fuzz, install, leftovers, packages, vm, workspace,
+};
 
-/// Time for each fuzz target.
-const FUZZ_SECONDS: u32 = 10;
-const FUZZ_LIMIT: Duration = Duration::from_secs(900);
-/// The release of cargo-fuzz that is built where none is installed.
-const CARGO_FUZZ_VERSION: &str = "0.13.2";
 const MINUTE: Duration = Duration::from_secs(60);
 /// Of building and running a group of tests. They hang beyond it: a machine with ten times as much work as
 /// it has CPUs needs half of that.
 const TESTS_LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// As arguments of cargo.
-const LABORATORY: &str = "test --profile suite -p uzram-bench -p uzram-testkit -p uzram-variants";
+const LABORATORY: &str =
+    "test --profile suite -p uzram-bench -p uzram-testkit -p uzram-variants -p uzram-orderings";
 /// The test that measures, by a part of its name.
 const RATES: &str = "as_many_operations";
 
@@ -116,12 +113,13 @@ const STEPS: &[Step] = &[
     step("laboratory", QUICK, Here, laboratory),
     step("pure-rust", QUICK, Here, pure_rust),
     step("aarch64", SLOW, Here, emulated_tests),
+    step("across", SLOW, Here, across_architectures),
     step("shuttle", QUICK, Beside, shuttle),
     step("e2e", QUICK, Beside, end_to_end),
     step("release-tests", SLOW, Beside, release_tests),
     step("dist", SLOW, Beside, static_binary),
     step("vm", SLOW, Beside, guest_tests),
-    step("fuzz", SLOW, Beside, fuzz),
+    step("fuzz", SLOW, Beside, fuzz_targets),
     step("rates", SLOW, Alone, rates),
 ];
 
@@ -327,14 +325,20 @@ fn tests(_: &Options) -> Result<Report, String> {
         let what = "tests: reports in a browser (no chromium)";
         report.leave_out(what.into(), &[install::CHROMIUM.package]);
     }
+    if !install::missing(&[install::PROMETHEUS, install::PROMTOOL]).is_empty() {
+        let what = "tests: metrics in Prometheus (no prometheus, promtool)";
+        report.leave_out(what.into(), &[install::PROMETHEUS.package]);
+    }
     Ok(report)
 }
 
+/// The engine with codecs in Rust alone. Tests of memory that know no codec ran with the others.
 fn pure_rust(_: &Options) -> Result<Report, String> {
-    cargo_test(
-        cargo("test -p uzram --no-default-features --no-fail-fast"),
-        TESTS_LIMIT,
-    )
+    let mut test = cargo("test -p uzram --no-default-features --no-fail-fast --");
+    for without_codec in ["memory::", "headroom::", "pool::", "region::", "cgroup::"] {
+        test.args(["--skip", without_codec]);
+    }
+    cargo_test(test, TESTS_LIMIT)
 }
 
 /// The engine's locks, and those that it is compared with, under a scheduler that tries many
@@ -348,12 +352,12 @@ fn shuttle(_: &Options) -> Result<Report, String> {
     cargo_test(test, TESTS_LIMIT)
 }
 
-/// Races and arithmetic of the engine, the protocols and the program, optimized. A test that swaps for minutes where
-/// it is optimized runs with the others in step `tests`.
+/// Races and arithmetic of the engine, the protocols and the program, optimized. Tests that swap, or wait for the
+/// kernel, for minutes run with the others in step `tests`.
 fn release_tests(_: &Options) -> Result<Report, String> {
     let mut test = cargo("test --profile suite --no-fail-fast");
     test.args(e2e::PACKAGES)
-        .args(["--", "--skip", "swap_carries"]);
+        .args(["--", "--skip", "swap_carries", "--skip", "what_went_back"]);
     cargo_test(test, TESTS_LIMIT)
 }
 
@@ -371,6 +375,8 @@ fn laboratory(_: &Options) -> Result<Report, String> {
 
 /// The benchmark's jobs against fio's own. Rates mean something optimized only.
 fn rates(_: &Options) -> Result<Report, String> {
+    // What the other steps have written goes to the disk before, not meanwhile.
+    rustix::fs::sync();
     cargo_test(
         cargo(&format!("{LABORATORY} --lib -- {RATES}")),
         TESTS_LIMIT,
@@ -379,8 +385,21 @@ fn rates(_: &Options) -> Result<Report, String> {
 
 /// A subset of the tests on the other architecture that most users have.
 fn emulated_tests(options: &Options) -> Result<Report, String> {
-    match aarch64::command(may_install(options)) {
-        Ok(command) => cargo_test(command, TESTS_LIMIT),
+    let target = match aarch64::target("aarch64", may_install(options)) {
+        Ok(target) => target,
+        Err(left_out) => return Ok(left_out),
+    };
+    let mut report = Report::default();
+    for command in aarch64::tests(&target) {
+        report.add(cargo_test(command, TESTS_LIMIT)?);
+    }
+    Ok(report)
+}
+
+/// Files and sockets that cross from one architecture to the other.
+fn across_architectures(options: &Options) -> Result<Report, String> {
+    match aarch64::target("across", may_install(options)) {
+        Ok(target) => across::run(&target, &aarch64::runner()),
         Err(left_out) => Ok(left_out),
     }
 }
@@ -392,9 +411,15 @@ fn end_to_end(options: &Options) -> Result<Report, String> {
 fn static_binary(_: &Options) -> Result<Report, String> {
     let mut report = Report::default();
     let started = Instant::now();
-    let result = dist::Options::native().and_then(|options| dist::dist(&options));
-    let result = result.map(|()| String::new());
+    let result = dist::Options::native().and_then(|options| dist::dist(&options, &mut report));
+    let (parts, result) = match result {
+        Ok(parts) => (Some(parts), Ok(String::new())),
+        Err(message) => (None, Err(message)),
+    };
     report.check("cargo xtask dist", started.elapsed(), result);
+    if let Some(parts) = parts {
+        packages::check(&parts, &mut report);
+    }
     Ok(report)
 }
 
@@ -402,105 +427,8 @@ fn guest_tests(_: &Options) -> Result<Report, String> {
     vm::step()
 }
 
-/// Every fuzz target for some seconds, from an empty corpus and any seeds of its own.
-fn fuzz(options: &Options) -> Result<Report, String> {
-    let mut report = Report::default();
-    if !workspace::root().join("fuzz/Cargo.toml").exists() {
-        report.leave_out("fuzz (there are no fuzz targets)".into(), &[]);
-        return Ok(report);
-    }
-    if !install::missing(&[install::CPP]).is_empty() {
-        report.leave_out("fuzz (no g++)".into(), &[install::CPP.package]);
-        return Ok(report);
-    }
-    if let Err(message) = have_cargo_fuzz(may_install(options)) {
-        report.leave_out(format!("fuzz ({message})"), &[]);
-        return Ok(report);
-    }
-    let list = process::succeed(&mut fuzz_command(&["list"]), MINUTE)?;
-    let targets: Vec<&str> = list.stdout.split_whitespace().collect();
-    if targets.is_empty() {
-        return Err("`cargo fuzz list` names no target".into());
-    }
-    let target_dir = workspace::target_dir().join("fuzz").display().to_string();
-    let mut build = fuzz_command(&["build", "--target-dir", &target_dir]);
-    let built = process::run(&mut build, FUZZ_LIMIT, Output::Shown)?;
-    if built.exit != Exit::Code(0) {
-        return Err(process::failure(&build, &built));
-    }
-    // A target computes in one thread.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let results = each_in_threads(&targets, threads, |target| fuzz_one(target, &target_dir));
-    for (target, (elapsed, result)) in targets.iter().zip(results) {
-        report.check(&format!("cargo fuzz run {target}"), elapsed, result);
-    }
-    Ok(report)
-}
-
-/// Fuzzes one target that is built. Says what it said if it fails.
-fn fuzz_one(target: &str, target_dir: &str) -> (Duration, Result<String, String>) {
-    let seconds = format!("-max_total_time={FUZZ_SECONDS}");
-    let limits = ["--", &seconds, "-rss_limit_mb=1024"];
-    let run = ["run", "--target-dir", target_dir, target];
-    let started = Instant::now();
-    let mut command = fuzz_command(&[&run[..], &limits[..]].concat());
-    let result = process::succeed(&mut command, FUZZ_LIMIT).map(|_| String::new());
-    (started.elapsed(), result)
-}
-
-/// The results of `work` on each item, in their order. Each thread takes the next item.
-fn each_in_threads<T: Sync, R: Send>(
-    items: &[T],
-    threads: usize,
-    work: impl Fn(&T) -> R + Sync,
-) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let take = || {
-        let indexes = std::iter::from_fn(|| {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            (index < items.len()).then_some(index)
-        });
-        indexes.map(|index| (index, work(&items[index]))).collect()
-    };
-    let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
-        let results = workers.into_iter().flat_map(|worker| -> Vec<(usize, R)> {
-            worker.join().expect("a step of the suite does not panic")
-        });
-        results.collect()
-    });
-    results.sort_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
-}
-
-fn have_cargo_fuzz(may_install: bool) -> Result<(), String> {
-    if workspace::find_program("cargo-fuzz").is_some() {
-        return Ok(());
-    }
-    let hint = format!("no cargo-fuzz; cargo install --locked cargo-fuzz@{CARGO_FUZZ_VERSION}");
-    if !may_install {
-        return Err(hint);
-    }
-    let mut install = workspace::cargo();
-    install
-        .args(["install", "--quiet", "--locked", "--root"])
-        .arg(workspace::tools_dir());
-    install.arg(format!("cargo-fuzz@{CARGO_FUZZ_VERSION}"));
-    println!("{}", process::line(&install));
-    process::succeed(&mut install, 10 * MINUTE)
-        .map(drop)
-        .map_err(|_| hint)
-}
-
-/// Lets the stable compiler accept the unstable flags of sanitizers.
-fn fuzz_command(arguments: &[&str]) -> Command {
-    let mut command = workspace::command("cargo-fuzz");
-    command
-        .arg("fuzz")
-        .args(arguments)
-        .env("RUSTC_BOOTSTRAP", "1");
-    command.env_remove("CARGO_TARGET_DIR");
-    command
+fn fuzz_targets(_: &Options) -> Result<Report, String> {
+    fuzz::step()
 }
 
 fn cargo(arguments: &str) -> Command {
@@ -519,19 +447,6 @@ fn cargo_test(mut command: Command, limit: Duration) -> Result<Report, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn work_in_threads_is_done_once_each_and_its_results_keep_their_order() {
-        let items: Vec<u64> = (0..40).collect();
-        for threads in [1, 2, 5, 60] {
-            let results = each_in_threads(&items, threads, |item| {
-                std::thread::sleep(Duration::from_micros((40 - item) * 10));
-                item * 2
-            });
-            assert_eq!(results, (0..80).step_by(2).collect::<Vec<u64>>());
-        }
-        assert!(each_in_threads(&[0; 0], 2, |item| *item).is_empty());
-    }
 
     #[test]
     fn options_and_steps_are_read_and_others_refused() {

@@ -47,6 +47,12 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
+/// The messages that cargo has written as JSON, a line each.
+pub fn messages(stdout: &str) -> impl DoubleEndedIterator<Item = serde_json::Value> {
+    let lines = stdout.lines();
+    lines.filter_map(|line| serde_json::from_str(line).ok())
+}
+
 /// Cargo, of the toolchain that runs us, with the shared target directory. It is not told for which crate cargo
 /// runs us: some build scripts would run again, and all that needs theirs be built again.
 pub fn cargo() -> Command {
@@ -61,11 +67,10 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// `PATH` with our own tools and, because plain users lack them, the administrator's programs.
+/// `PATH` with the administrator's programs, because plain users lack them.
 fn search_path() -> OsString {
     let inherited = std::env::var_os("PATH").unwrap_or_default();
-    let mut dirs = vec![tools_dir().join("bin")];
-    dirs.extend(std::env::split_paths(&inherited));
+    let mut dirs: Vec<PathBuf> = std::env::split_paths(&inherited).collect();
     dirs.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
     std::env::join_paths(dirs).unwrap_or(inherited)
 }

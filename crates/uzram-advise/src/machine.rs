@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
@@ -18,7 +18,7 @@ const WAKEUPS: usize = 64;
 const IDLE_BEFORE_WAKEUP: Duration = Duration::from_millis(1);
 
 /// The machine in a report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// CPUs that this process may run on.
     pub cpus: usize,

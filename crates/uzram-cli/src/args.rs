@@ -10,9 +10,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub mod btt;
 #[path = "args_device.rs"]
 pub mod device;
+#[path = "args_show.rs"]
+pub mod show;
 
 use btt::BttArgs;
 use device::{DeviceArgs, UpDeviceArgs};
+pub use show::{ListArgs, MetricsArgs, StatArgs, TopArgs, ViewArgs, ZramctlArgs};
 
 /// Compressed RAM disks in user space: zram's job, words and counters, without the kernel module
 #[derive(Debug, Parser)]
@@ -51,6 +54,10 @@ pub enum Command {
     Remove(RemoveArgs),
     List(ListArgs),
     Stat(StatArgs),
+    Top(TopArgs),
+    Metrics(MetricsArgs),
+    Zramctl(ZramctlArgs),
+    View(ViewArgs),
     Set(SetArgs),
     Compact(CompactArgs),
     Reset(ResetArgs),
@@ -73,6 +80,8 @@ Examples:
   uzram serve --size 4G --listen 127.0.0.1:10809
   uzram serve --device pmem --path /mnt/dax/disk --size 1G
   uzram serve --config /etc/uzram/uzram.toml
+  uzram serve --size 4G --metrics 127.0.0.1:9100    for Prometheus
+  uzram serve --size 4G --run 'nbdinfo \"$uri\"'    ends with the command
   uzram serve --size 4G --attach auto    a block device; uzram up does the rest
   uzram serve --size 8G --attach vhost-user --socket vm1.sock    a guest's disk
 
@@ -102,6 +111,17 @@ pub struct ServeArgs {
     /// Take the disks from this TOML file instead of the options above
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Serve metrics for Prometheus here, by HTTP: IP:PORT, or a path for a Unix socket of mode 0600.
+    /// Other machines may read them only with --insecure
+    #[arg(long, value_name = "ADDR|SOCKET")]
+    pub metrics: Option<String>,
+    /// Mount zram's files here: block/NAME/disksize, mm_stat and so on, and class/zram-control/hot_add;
+    /// without --size there is no disk at first. Such a server has no sandbox
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    pub tree: Option<PathBuf>,
+    /// Let values written to the tree name files below DIR (dict=FILE); may be given several times
+    #[arg(long, value_name = "DIR", requires = "tree")]
+    pub tree_files: Vec<PathBuf>,
     /// Level of the log on stderr: off, error, warn, info, debug or trace [default: info for the journal,
     /// else warn]
     #[arg(long, value_name = "LEVEL")]
@@ -114,6 +134,16 @@ pub struct ServeArgs {
     /// out which the sandbox refuses
     #[arg(long, conflicts_with = "no_sandbox")]
     pub sandbox_log: bool,
+    /// Serve in the background, once clients can connect; later log lines are lost
+    #[arg(long, conflicts_with = "run")]
+    pub fork: bool,
+    /// Run COMMAND by the shell once clients can connect, end with it, and have its exit status; $uri is
+    /// the first disk's address, $name its name
+    #[arg(long, value_name = "COMMAND")]
+    pub run: Option<String>,
+    /// End with whoever starts it: `--run` asks for that.
+    #[arg(long, hide = true)]
+    pub end_with_parent: bool,
     /// Leave the session of whoever starts it: `up` asks for that, and its terminal's Ctrl-C is meant
     /// for others.
     #[arg(long, hide = true)]
@@ -130,6 +160,7 @@ Examples:
   uzram up --size 4G --swap --priority 200
   uzram up --size 4G --mount /mnt/scratch --fs xfs
   uzram down swap0; uzram down /mnt/scratch
+  uzram up --config /etc/systemd/zram-generator.conf
 
 Needs root, and of the kernel ublk (the module ublk_drv; preferred), or FUSE and loop devices. What is \
 up already stays as it is; what a server that was killed left is taken down first. The server's \
@@ -146,9 +177,14 @@ the kernel is told to start swapping sooner (vm.watermark_scale_factor, 256 MiB 
 not to keep more from them when memory is fragmented (vm.watermark_boost_factor, 0); down sets both \
 back. Without that, a machine that is short as a whole comes to a stop. A burst that outruns even this can stall. Swap larger than half of RAM \
 gets that as its memory limit, so that pages which do not compress end in a full swap, and the \
-kernel's choice of a program to kill, and not in a stall."
+kernel's choice of a program to kill, and not in a stall.
+
+A file of zram-generator: each section [zramN] becomes swap, or with mount-point a file system, by the \
+name of the section (uzram down zram0). Keys mean what zram-generator.conf(5) says, programs of set! \
+are run, and what a disk here does not have is said with its line: recompression, writeback. Only \
+this file is read, without the drop-ins beside it."
 )]
-#[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount"]))]
+#[command(group = clap::ArgGroup::new("purpose").required(true).args(["swap", "mount", "config"]))]
 pub struct UpArgs {
     /// Use it as swap
     #[arg(long)]
@@ -161,20 +197,31 @@ pub struct UpArgs {
     /// not there is made, and removed by down
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
+    /// Set up the disks of this file of zram-generator (INI)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// The disk
     #[command(flatten)]
     pub device: UpDeviceArgs,
     /// Priority among swap devices; higher is used first [default: 100]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=32767), conflicts_with = "mount")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=32767), conflicts_with_all = ["mount", "config"])]
     pub priority: Option<u16>,
     /// The file system [default: ext4]
-    #[arg(long, value_enum, conflicts_with = "swap")]
+    #[arg(long, value_enum, conflicts_with_all = ["swap", "config"])]
     pub fs: Option<FileSystem>,
+    /// Have its server mount zram's files here, as serve --tree does
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    pub tree: Option<PathBuf>,
+    /// Options of the mount, of a configuration file
+    #[arg(skip)]
+    pub mount_options: Option<String>,
 }
 
 /// File systems that `up` makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FileSystem {
+    /// As zram-generator makes unless told
+    Ext2,
     /// Without a journal, which memory that is lost at the end has no use for
     Ext4,
     /// At least 300 MiB
@@ -187,6 +234,7 @@ impl FileSystem {
     /// As `mount -t` takes it.
     pub fn name(self) -> &'static str {
         match self {
+            FileSystem::Ext2 => "ext2",
             FileSystem::Ext4 => "ext4",
             FileSystem::Xfs => "xfs",
             FileSystem::Btrfs => "btrfs",
@@ -196,7 +244,7 @@ impl FileSystem {
     /// The smallest disk that it fits on, in bytes.
     pub fn size_bytes_min(self) -> u64 {
         match self {
-            FileSystem::Ext4 => 256 << 10,
+            FileSystem::Ext2 | FileSystem::Ext4 => 256 << 10,
             FileSystem::Xfs => 300 << 20,
             FileSystem::Btrfs => 109 << 20,
         }
@@ -205,6 +253,7 @@ impl FileSystem {
     /// The program that makes one.
     pub fn mkfs(self) -> &'static str {
         match self {
+            FileSystem::Ext2 => "mkfs.ext2",
             FileSystem::Ext4 => "mkfs.ext4",
             FileSystem::Xfs => "mkfs.xfs",
             FileSystem::Btrfs => "mkfs.btrfs",
@@ -214,7 +263,7 @@ impl FileSystem {
     /// Debian's package of it.
     pub fn package(self) -> &'static str {
         match self {
-            FileSystem::Ext4 => "e2fsprogs",
+            FileSystem::Ext2 | FileSystem::Ext4 => "e2fsprogs",
             FileSystem::Xfs => "xfsprogs",
             FileSystem::Btrfs => "btrfs-progs",
         }
@@ -223,6 +272,7 @@ impl FileSystem {
     /// For a device that is new: nothing on it needs to be discarded or asked about.
     pub fn mkfs_arguments(self) -> &'static [&'static str] {
         match self {
+            FileSystem::Ext2 => &["-q", "-F", "-m", "0", "-E", "nodiscard"],
             FileSystem::Ext4 => &[
                 "-q",
                 "-F",
@@ -355,48 +405,6 @@ impl SetArgs {
             None => (None, &self.name, &self.attribute),
         }
     }
-}
-
-/// List the disks being served
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  uzram list
-  uzram list --json
-
-DATA is what was stored, COMPR the same compressed, TOTAL the memory that it takes. A disk whose \
-server was killed stays as dead, with the line that cleans up.")]
-pub struct ListArgs {
-    /// As JSON: an array, numbers raw
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Show a disk's counters by zram's names (all disks without NAME)
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  uzram stat uzram0
-  uzram stat uzram0 --json
-  uzram stat uzram0 --raw | head -1      the kernel's mm_stat line, for scripts
-  uzram stat --watch                     one line per second and disk
-  uzram stat uzram0 --watch=10 --json    a line of JSON every ten seconds
-
-Names and meanings are those of the kernel's mm_stat and io_stat. compr_ratio leaves out pages \
-filled with one word, which take no memory and would flatter it.")]
-pub struct StatArgs {
-    /// The disk's name
-    pub name: Option<String>,
-    /// As JSON: an object (an array without NAME), numbers raw
-    #[arg(long)]
-    pub json: bool,
-    /// Two lines in the kernel's format: mm_stat, io_stat
-    #[arg(long, conflicts_with = "json")]
-    pub raw: bool,
-    /// Again and again, with what changed: every second, or every SECONDS
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
-          default_missing_value = "1", conflicts_with = "raw")]
-    pub watch: Option<f64>,
 }
 
 /// Move a disk's pages together in memory and give what becomes free back to the system

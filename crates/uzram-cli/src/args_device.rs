@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
-use uzram_server::options::{OptionSpec, TABLE, ValueForm};
+use uzram_server::options::{OptionSpec, TABLE, ValueForm, find};
 
 /// All options, for commands that make a disk.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct UpDeviceArgs(pub Given);
 
 /// The options that were given, in the table's order, with their values as they were typed. That of a
 /// flag is `yes`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Given(Vec<(&'static OptionSpec, OsString)>);
 
 impl Given {
@@ -34,6 +34,26 @@ impl Given {
     pub fn text(&self, name: &str) -> Option<&str> {
         let mut given = self.iter();
         given.find(|(spec, _)| spec.name == name)?.1.to_str()
+    }
+
+    /// The others.
+    pub fn without(mut self, name: &str) -> Given {
+        self.0.retain(|(spec, _)| spec.name != name);
+        self
+    }
+
+    /// Options of the table with their values.
+    pub fn of_values(values: Vec<(&'static str, String)>) -> Given {
+        let mut given = Given::default();
+        given.extend(values);
+        given
+    }
+
+    /// Adds options of the table with their values.
+    pub fn extend(&mut self, values: impl IntoIterator<Item = (&'static str, String)>) {
+        let values = values.into_iter();
+        let known = values.filter_map(|(name, value)| Some((find(name)?, value.into())));
+        self.0.extend(known);
     }
 
     fn of(flags: impl Iterator<Item = Flag>, matches: &ArgMatches) -> Given {
@@ -77,6 +97,9 @@ const UP: [(&str, OfUp); 7] = [
     ),
 ];
 
+/// Letters of options, as zramctl has them.
+const SHORT: [(&str, char); 3] = [("size", 's'), ("algorithm", 'a'), ("algorithm-params", 'p')];
+
 impl Flag {
     fn all() -> impl Iterator<Item = Flag> {
         TABLE.iter().map(|spec| Flag {
@@ -107,6 +130,11 @@ impl Flag {
             .long(self.spec.name)
             .help(help)
             .conflicts_with_all(self.spec.excludes);
+        let short = SHORT.iter().find(|(name, _)| *name == self.spec.name);
+        let arg = match short {
+            Some((_, letter)) => arg.short(*letter),
+            None => arg,
+        };
         if self.spec.value == ValueForm::Flag {
             return arg.action(ArgAction::SetTrue);
         }

@@ -12,6 +12,8 @@ mod logger;
 mod output;
 mod signals;
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -24,7 +26,7 @@ use commands::StateAt;
 use failure::{Failure, Result};
 
 fn main() -> ExitCode {
-    let outcome = match Cli::try_parse() {
+    let outcome = match Cli::try_parse_from(arguments()) {
         Ok(cli) => run(cli),
         Err(error) => parse_error(&error),
     };
@@ -37,17 +39,34 @@ fn main() -> ExitCode {
     }
 }
 
+/// The command line. Called as `zramctl`, the program has that command already.
+fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let called = arguments.first().map(Path::new).and_then(Path::file_name);
+    if called.is_some_and(|name| name == "zramctl") {
+        arguments.insert(1, "zramctl".into());
+    }
+    arguments
+}
+
 fn run(cli: Cli) -> Result {
     let state = StateAt(cli.control_dir.as_deref());
     match cli.command {
         Command::Serve(args) => commands::serve::run(state, &args),
-        Command::Up(args) => commands::up::run(state, &args),
+        Command::Up(args) => match &args.config {
+            Some(path) => commands::up_file::run(state, path, &args),
+            None => commands::up::run(state, &args),
+        },
         Command::Down(args) => commands::down::run(state, &args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Add(args) => commands::add::run(state, &args),
         Command::Remove(args) => commands::remove::run(state, &args),
         Command::List(args) => commands::list::run(state, &args),
         Command::Stat(args) => commands::stat::run(state, &args),
+        Command::Top(args) => commands::top::run(state, &args),
+        Command::Zramctl(args) => commands::zramctl::run(state, &args),
+        Command::View(args) => commands::view::run(state, &args),
+        Command::Metrics(args) => commands::metrics::run(state, &args),
         Command::Set(args) => commands::set::run(state, &args),
         Command::Compact(args) => commands::compact::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
@@ -86,7 +105,8 @@ fn parse_error(error: &clap::Error) -> Result {
 
 /// `uzram`, with the sub-command if the first word is one.
 fn invoked() -> String {
-    let first = std::env::args().nth(1).unwrap_or_default();
+    let first = arguments().into_iter().nth(1).unwrap_or_default();
+    let first = first.to_string_lossy().into_owned();
     let is_command = <Cli as clap::CommandFactory>::command()
         .get_subcommands()
         .any(|command| command.get_name() == first);

@@ -20,6 +20,8 @@ pub mod nbd;
 mod patience;
 #[cfg(any(feature = "nbd", feature = "vhost-user"))]
 mod peer;
+#[cfg(any(feature = "fuse", feature = "vhost-user"))]
+mod sync;
 #[cfg(feature = "ublk")]
 pub mod ublk;
 #[cfg(any(feature = "nbd", feature = "vhost-user"))]

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -40,7 +40,7 @@ impl Mapping {
     ///
     /// # Errors
     /// The system's error; `EOPNOTSUPP` where the file is not on DAX.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn of_file(
         file: &OwnedFd,
         length_bytes: usize,
@@ -120,7 +120,8 @@ impl Mapping {
     /// # Errors
     /// [`ErrorKind::NoMemory`]; some of the range may be resident then.
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<()> {
-        let (at, length) = self.span(&range);
+        // An advice must begin with a page of the system.
+        let (at, length) = self.span(&system_page::around(&range, self.system_page_bytes));
         // SAFETY: `span` checked that the range lies inside; populating changes no content.
         match unsafe { rustix::mm::madvise(at, length, Advice::LinuxPopulateWrite) } {
             Ok(()) => Ok(()),

@@ -22,8 +22,7 @@ pub(crate) fn is_alone() -> bool {
     IS_ALONE.get()
 }
 
-/// Blocks all signals for this thread, and gives it a table of descriptors of its own that is empty but for `kept`, which
-/// is not a standard stream.
+/// Blocks all signals for this thread, and gives it a table of descriptors of its own that is empty but for `kept`, if that.
 ///
 /// # Errors
 /// The system's.
@@ -35,10 +34,11 @@ pub(crate) fn isolate(kept: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
     unsafe { libc::sigfillset(&mut all) };
     // SAFETY: reads the set and changes the mask of this thread.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut()) };
-    match kept.map(|kept| kept.as_raw_fd() as u32) {
-        None => close(0, u32::MAX),
-        Some(kept) => close(0, kept - 1).and_then(|()| close(kept + 1, u32::MAX)),
+    let kept = kept.map(|kept| kept.as_raw_fd() as u32);
+    if let Some(before) = kept.and_then(|kept| kept.checked_sub(1)) {
+        close(0, before)?;
     }
+    close(kept.map_or(0, |kept| kept + 1), u32::MAX)
 }
 
 fn close(first: u32, last: u32) -> Result<(), Errno> {

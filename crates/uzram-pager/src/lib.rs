@@ -18,9 +18,6 @@
 //!
 //! [`CompressedHeap`] hands out parts of such memory to collections: vectors of [`allocator_api2`], maps of hashbrown.
 //! [`CompressedGlobal`] is a global allocator that takes large requests from a heap.
-//!
-//! [`swap`] has slots of one page on any [`BlockDevice`](uzram::BlockDevice), moves pages to and from them in one of three
-//! ways, and records the latency of each move.
 
 #![deny(unsafe_code)]
 
@@ -33,9 +30,11 @@ mod mapping;
 mod memory;
 mod pager;
 mod plant;
+mod populated;
 mod signal;
+mod spill;
 mod statistics;
-pub mod swap;
+mod sync;
 mod turns;
 mod uffd;
 

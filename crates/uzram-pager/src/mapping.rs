@@ -17,6 +17,14 @@ use uzram::{Error, ErrorKind, Result};
 /// Size of a page, in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
+/// Whether the page at an address is in memory: of private memory that was written, and is not in swap.
+pub(crate) fn is_in_memory(address: u64) -> bool {
+    let mut answer = 0;
+    // SAFETY: the system looks at its tables and writes one byte, of `answer`.
+    let result = unsafe { libc::mincore(address as *mut c_void, PAGE_BYTES, &raw mut answer) };
+    result == 0 && answer & 1 == 1
+}
+
 /// A mapped range of whole pages, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {

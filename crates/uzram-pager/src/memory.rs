@@ -1,6 +1,7 @@
 //! The program's side: a range of bytes, its budget and its end.
 
 use std::fmt;
+use std::fs::File;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use crate::handler::FaultHandler;
 use crate::mapping::{Mapping, PAGE_BYTES, Program};
 use crate::pager::{BUDGET_PAGES_MIN, Pager, Shared};
 use crate::signal::Registration;
+use crate::spill::{Disk, Spill};
 use crate::statistics::{Counters, Statistics};
 use crate::turns::Turns;
 use crate::uffd::Uffd;
@@ -74,6 +76,8 @@ pub struct CompressedMemory {
     auto: Mutex<Option<Auto>>,
     /// Where threads answer their own faults.
     registration: Option<Registration>,
+    /// Writes to the file and reads from it.
+    spill: Option<Spill>,
     /// The process that made it. A child has neither the thread nor the range.
     process: u32,
 }
@@ -136,6 +140,7 @@ impl CompressedMemory {
             budget_bytes,
             store: Store::builder(),
             handler: FaultHandler::default(),
+            spill_file: None,
         }
     }
 
@@ -185,10 +190,12 @@ impl CompressedMemory {
             faults_fresh: counters.faults_fresh.load(Ordering::Relaxed),
             faults_staged: counters.faults_staged.load(Ordering::Relaxed),
             faults_stored: counters.faults_stored.load(Ordering::Relaxed),
+            faults_spilled: counters.faults_spilled.load(Ordering::Relaxed),
             faults_repeated: counters.faults_repeated.load(Ordering::Relaxed),
             faults_ns: counters.faults_ns.load(Ordering::Relaxed),
             pages_in: counters.pages_in.load(Ordering::Relaxed),
             pages_out: counters.pages_out.load(Ordering::Relaxed),
+            pages_unchanged: counters.pages_unchanged.load(Ordering::Relaxed),
             pages_kept: counters.pages_kept.load(Ordering::Relaxed),
             pages_over_budget: counters.pages_over_budget.load(Ordering::Relaxed),
             pages_poisoned: counters.pages_poisoned.load(Ordering::Relaxed),
@@ -197,6 +204,9 @@ impl CompressedMemory {
             stored_bytes: store.orig_data_size_bytes,
             compressed_bytes: store.compr_data_size_bytes,
             compressed_memory_bytes: store.mem_used_total_bytes,
+            spilled_bytes: store.bd_count * PAGE_BYTES as u64,
+            pages_spilled: store.bd_writes,
+            spill_failures: store.bd_failed_writes,
             has_failed: counters.has_failed.load(Ordering::Acquire),
         }
     }
@@ -204,6 +214,19 @@ impl CompressedMemory {
     /// The range, for a heap that hands out parts of it and never uses the slice.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         self.program.mapping()
+    }
+
+    /// Drops the content. Nobody may use the memory meanwhile.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn empty(&mut self) -> Result<(), rustix::io::Errno> {
+        let mapping = self.mapping();
+        mapping.discard(0, self.pages())?;
+        // From here on a page that is gone was not dropped by this.
+        self.shared.is_settled.store(true, Ordering::Release);
+        mapping.ring_bell();
+        Ok(())
     }
 
     /// Pages of the range, without the bell.
@@ -255,10 +278,13 @@ impl Drop for CompressedMemory {
                 auto.forget();
             }
             std::mem::forget(self.registration.take());
+            std::mem::forget(self.spill.take());
             self.program.leak();
             return;
         }
         self.put_auto(None);
+        // Its threads ring the bell, which the pager's thread must hear.
+        self.spill = None;
         end_service(&self.shared, self.mapping());
         if let Some(thread) = thread {
             // The thread catches its own panics.
@@ -288,6 +314,7 @@ pub struct CompressedMemoryBuilder {
     budget_bytes: usize,
     store: StoreBuilder,
     handler: FaultHandler,
+    spill_file: Option<Arc<File>>,
 }
 
 impl CompressedMemoryBuilder {
@@ -301,15 +328,46 @@ impl CompressedMemoryBuilder {
         CompressedMemoryBuilder { handler, ..self }
     }
 
+    /// A file or block device for pages that do not shrink, and, where the store has a
+    /// [`mem_limit`](StoreBuilder::mem_limit), for those that were compressed first when seven eighths of it are used. What it must
+    /// be is at [`StoreBuilder::backing_file`].
+    ///
+    /// Two threads wait for the disk. A touch of a page in the file waits for one of them; other touches do not. What is
+    /// damaged there is a SIGBUS for who touches it. Pages that the file does not take, because it is full or fails, stay in
+    /// memory. It takes 8 bytes more for each page of the memory.
+    ///
+    /// ```
+    /// use uzram::Store;
+    /// use uzram_pager::CompressedMemory;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::builder().mem_limit(16 << 20);
+    /// let builder = CompressedMemory::builder(256 << 20, 8 << 20).store(store);
+    /// match builder.spill(tempfile::tempfile()?).build() {
+    ///     Ok(memory) => assert_eq!(memory[12345], 0),
+    ///     Err(error) => println!("{error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn spill(self, file: File) -> CompressedMemoryBuilder {
+        let spill_file = Some(Arc::new(file));
+        CompressedMemoryBuilder { spill_file, ..self }
+    }
+
     /// Makes the memory.
     ///
     /// # Errors
-    /// Those of [`CompressedMemory::with_store`]; with [`FaultHandler::FaultingThread`] also [`ErrorKind::Unsupported`] for
+    /// Those of [`CompressedMemory::with_store`] and of [`StoreBuilder::backing_file`]; with [`FaultHandler::FaultingThread`] also [`ErrorKind::Unsupported`] for
     /// the 65th such memory of the process, and [`ErrorKind::Io`] if the system takes no handler of SIGBUS.
     pub fn build(self) -> Result<CompressedMemory> {
         let pages = pages_of(self.length_bytes)?;
         let budget = budget_of(self.budget_bytes)?;
-        let store = self.store.size((pages * PAGE_BYTES) as u64).build()?;
+        let mut store = self.store.size((pages * PAGE_BYTES) as u64);
+        if let Some(file) = &self.spill_file {
+            store = store.backing_file(Arc::clone(file));
+        }
+        let store = store.build()?;
         if store.unit() != Unit::DEFAULT {
             let unit = store.unit().bytes();
             let text = format!("unit {unit}: must be 4096 bytes, the size of the system's pages");
@@ -319,12 +377,16 @@ impl CompressedMemoryBuilder {
         let shared = Arc::new(Shared {
             counters: Counters::default(),
             budget: AtomicUsize::new(budget),
+            is_settled: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             is_quiet: AtomicBool::new(false),
         });
         // The last page is the bell.
         let mapping = Arc::new(Mapping::reserve(pages + 1)?);
+        let start = |file| Spill::start(file, &store, &mapping, self.handler);
+        let spill = self.spill_file.as_ref().map(start).transpose()?;
         let service = Service {
+            disk: spill.as_ref().map(|spill| Arc::clone(spill.disk())),
             handler: self.handler,
             program: Arc::clone(&mapping),
             store: Arc::clone(&store),
@@ -337,6 +399,7 @@ impl CompressedMemoryBuilder {
             shared,
             thread: Some(thread),
             registration,
+            spill,
             auto: Mutex::new(None),
             process: std::process::id(),
         })
@@ -346,6 +409,7 @@ impl CompressedMemoryBuilder {
 /// The range to be served, and the means.
 #[derive(Clone)]
 struct Service {
+    disk: Option<Arc<Disk>>,
     handler: FaultHandler,
     program: Arc<Mapping>,
     store: Arc<Store>,
@@ -413,13 +477,20 @@ impl Service {
             None => Arc::new(Uffd::open(self.handler)?),
         };
         let Service {
+            disk,
             handler,
             program,
             store,
             shared,
         } = self;
-        let of_pager = (Arc::clone(&program), Arc::clone(&store));
-        let pager = Pager::new(Arc::clone(&uffd), handler, of_pager.0, of_pager.1, shared)?;
+        let pager = Pager::new(
+            Arc::clone(&uffd),
+            handler,
+            Arc::clone(&program),
+            Arc::clone(&store),
+            shared,
+            disk,
+        )?;
         Ok(Turns::new(pager, handler, uffd, store, program))
     }
 }

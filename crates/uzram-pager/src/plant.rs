@@ -15,6 +15,8 @@ pub(crate) enum Plant {
     UnmappedStays,
     /// A fault that the system does not let be answered at the moment counts as answered.
     LaterDropped,
+    /// A page that has changed leaves as if it were as its copy.
+    CopyStays,
     /// A handler goes on without the lock.
     LockGivenUp,
     /// A handler takes a descriptor that the program has closed for one that has done its work.

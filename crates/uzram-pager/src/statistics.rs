@@ -8,10 +8,12 @@ pub(crate) struct Counters {
     pub faults_fresh: AtomicU64,
     pub faults_staged: AtomicU64,
     pub faults_stored: AtomicU64,
+    pub faults_spilled: AtomicU64,
     pub faults_repeated: AtomicU64,
     pub faults_ns: AtomicU64,
     pub pages_in: AtomicU64,
     pub pages_out: AtomicU64,
+    pub pages_unchanged: AtomicU64,
     pub pages_kept: AtomicU64,
     pub pages_over_budget: AtomicU64,
     pub pages_poisoned: AtomicU64,
@@ -52,14 +54,18 @@ pub struct Statistics {
     pub faults_staged: u64,
     /// Touches of compressed pages.
     pub faults_stored: u64,
+    /// Touches of pages that were in the file.
+    pub faults_spilled: u64,
     /// Touches of a page that another thread's touch had just brought.
     pub faults_repeated: u64,
     /// Time from reading the system's message about a touch to its answer, in all, in nanoseconds.
     pub faults_ns: u64,
-    /// Pages that were decompressed, those around a touched one included.
+    /// Pages that were decompressed or came from the file, those around a touched one included.
     pub pages_in: u64,
     /// Pages that were compressed.
     pub pages_out: u64,
+    /// Pages that left as they had come: the store still had them.
+    pub pages_unchanged: u64,
     /// Attempts to evict a page that it resisted: pinned, locked or write-protected, or no memory to compress it.
     pub pages_kept: u64,
     /// Pages that were made present beyond the budget, because none could be evicted.
@@ -70,12 +76,19 @@ pub struct Statistics {
     pub resident_bytes: u64,
     /// The part of it that has left the program and waits to be compressed, in bytes.
     pub staged_bytes: u64,
-    /// Content of the compressed pages before compression, in bytes.
+    /// Content of the compressed pages before compression, and of those in the file, in bytes. Copies of pages that came
+    /// back and have not been written count, too, as long as they are kept.
     pub stored_bytes: u64,
-    /// The same after compression, in bytes.
+    /// The compressed pages in memory, in bytes.
     pub compressed_bytes: u64,
     /// Memory that compressed pages take, in bytes. It comes on top of `resident_bytes`.
     pub compressed_memory_bytes: u64,
+    /// Pages that are in the file, in bytes.
+    pub spilled_bytes: u64,
+    /// Pages that were written to the file.
+    pub pages_spilled: u64,
+    /// Attempts to write pages to the file that failed, because the disk did or was full. The pages stayed in memory.
+    pub spill_failures: u64,
     /// Whether the pager has stopped after a failure. Pages that were not present are a SIGBUS.
     pub has_failed: bool,
 }

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use uzram::{Bio, BlockDevice, Compression, ErrorKind, Stats, Store, Zram};
+use uzram::{Bio, BlockDevice, ErrorKind, Stats, Store, Zram};
 use uzram_media::{Brd, Btt, Pmem, PmemFile};
 
+use crate::compressions::Compressions;
 use crate::device::{DeviceConfig, DeviceKind, check_size};
 use crate::error::{Error, Result};
 
@@ -19,16 +20,10 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
-    /// Makes or opens the data of `config`. `compression` is only called for a compressing store.
-    pub(crate) fn build(
-        config: &DeviceConfig,
-        compression: impl FnOnce() -> Result<Arc<Compression>>,
-    ) -> Result<Backing> {
+    /// Makes or opens the data of `config`. Only a compressing store takes its codecs from `compressions`.
+    pub(crate) fn build(config: &DeviceConfig, compressions: &Compressions) -> Result<Backing> {
         Ok(match config.kind {
-            DeviceKind::Zram => {
-                let store = config.build(compression()?)?;
-                Backing::Zram(Arc::new(Zram::new(store)))
-            }
+            DeviceKind::Zram => Backing::Zram(Arc::new(Zram::new(config.build(compressions)?))),
             DeviceKind::Brd => {
                 check_size(config.size_bytes)?;
                 Backing::Brd(Arc::new(Brd::new(config.size_bytes)?))
@@ -79,12 +74,16 @@ impl Backing {
                 offset: 0,
                 length: brd.geometry().size_bytes,
             })?),
-            Backing::Pmem(_) | Backing::Btt(_) => Err(Error::new(
-                ErrorKind::Unsupported,
-                "its data is in a file, which outlives it: a client may trim it, or make another file",
-            )),
+            Backing::Pmem(_) | Backing::Btt(_) => Err(is_in_a_file()),
         }
     }
+}
+
+/// The refusal to empty a device whose data is in a file.
+pub(crate) fn is_in_a_file() -> Error {
+    let text =
+        "its data is in a file, which outlives it: a client may trim it, or make another file";
+    Error::new(ErrorKind::Unsupported, text)
 }
 
 fn path(config: &DeviceConfig) -> Result<&Path> {

@@ -29,10 +29,8 @@ struct Demand {
 
 impl Demand {
     fn of(device: &Device) -> Demand {
-        let (what, bytes) = match (device.kind(), device.store()) {
-            (DeviceKind::Zram, Some(store)) if store.mem_limit() > 0 => {
-                ("mem_limit", store.mem_limit())
-            }
+        let (what, bytes) = match (device.kind(), device.mem_limit()) {
+            (DeviceKind::Zram, limit_bytes @ 1..) => ("mem_limit", limit_bytes),
             (DeviceKind::Zram | DeviceKind::Brd, _) => ("size", device.size_bytes()),
             // The system takes a file's pages back.
             (DeviceKind::Pmem | DeviceKind::Btt, _) => ("size", 0),

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
 use uzram::ErrorKind;
 
 use crate::nearest::shown;
@@ -14,6 +15,8 @@ use crate::nearest::shown;
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
+    /// Where zram has a more particular one than the kind.
+    errno: Option<i32>,
     option: Option<String>,
     context: String,
     cause: Option<Cause>,
@@ -36,6 +39,7 @@ impl Error {
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Error {
         Error {
             kind,
+            errno: None,
             option: None,
             context: context.into(),
             cause: None,
@@ -67,10 +71,17 @@ impl Error {
         self.kind
     }
 
-    /// The Linux errno of the kind.
+    /// The same with another errno than the kind's.
+    #[must_use]
+    pub(crate) fn with_errno(mut self, errno: Errno) -> Error {
+        self.errno = Some(errno.raw_os_error());
+        self
+    }
+
+    /// The Linux errno: the kind's, unless zram's attributes have another one for this.
     #[must_use]
     pub fn errno(&self) -> i32 {
-        self.kind.errno()
+        self.errno.unwrap_or(self.kind.errno())
     }
 
     /// The option that was refused, as it was given.
@@ -132,6 +143,7 @@ impl From<uzram::Error> for Error {
     fn from(error: uzram::Error) -> Error {
         Error {
             kind: error.kind(),
+            errno: None,
             option: None,
             context: String::new(),
             cause: Some(Cause::Engine(error)),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use uzram::{ErrorKind, Store};
 
+use crate::device::Live;
 use crate::error::{Error, Result};
 use crate::registry::Registry;
 use crate::service::Notifier;
@@ -42,14 +43,21 @@ impl Maintenance {
                 let unfinished = devices
                     .iter()
                     .filter(|d| {
-                        let maintain = || d.store().is_some_and(|store| store.maintain(BUDGET));
+                        let live = d.live();
+                        let store = live.as_deref().and_then(Live::store);
+                        let maintain = || store.is_some_and(|store| store.maintain(BUDGET));
                         given_up.turn(d, d.name(), maintain)
                     })
                     .count();
                 let used_before = used_bytes;
                 used_bytes = devices
                     .iter()
-                    .map(|d| d.store().map_or(0, Store::mem_used_bytes))
+                    .map(|d| {
+                        d.live()
+                            .as_deref()
+                            .and_then(Live::store)
+                            .map_or(0, Store::mem_used_bytes)
+                    })
                     .sum();
                 let is_idle = unfinished == 0 && used_bytes == used_before;
                 let pause_max = match devices.iter().any(|d| d.is_for_swap()) {

@@ -3,20 +3,21 @@
 //! Lock order: `changing` > `devices` > a device's own lock > the frontend's table of exports >
 //! the engine's. Queries take a snapshot of `devices` and hold no lock.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::thread;
 use std::time::Duration;
 
-use uzram::{Compression, ErrorKind, Parameters, Store, Unit};
+use rustix::io::Errno;
+use uzram::{ErrorKind, Store};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
 use crate::attachment::{Attach, GuestSocket};
 use crate::backing::Backing;
 use crate::cgroup;
-use crate::device::{Device, DeviceConfig};
+use crate::compressions::Compressions;
+use crate::device::{Device, DeviceConfig, Live, Surroundings, check_size};
 use crate::error::{Error, Result};
 use crate::nearest::shown;
 use crate::options::INSECURE_NEEDS;
@@ -24,7 +25,7 @@ use crate::place::Place;
 use crate::sandbox::{self, Needs};
 use crate::service::Inherited;
 use crate::size::human;
-use crate::state::{Claim, NAMES_MAX, Owner, StateDir};
+use crate::state::{Claim, NAMES_MAX, NUMBERED, Owner, StateDir};
 use crate::swap;
 
 /// Devices of a server, at most.
@@ -47,12 +48,14 @@ struct Changing {
     owner: Owner,
     limits: Limits,
     phase: Phase,
-    compressions: Compressions,
+    compressions: Arc<Compressions>,
     places: Vec<Weak<Place>>,
     inherited: Vec<(String, Arc<Place>)>,
     claims: Vec<Claim>,
     /// Directories in which a sandbox lets this server make sockets.
     changed_directories: Vec<PathBuf>,
+    /// The device that is made when somebody asks for one and says no more.
+    template: DeviceConfig,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,11 +81,12 @@ impl Registry {
                 owner,
                 limits,
                 phase: Phase::Starting,
-                compressions: Compressions::default(),
+                compressions: Arc::default(),
                 places: Vec::new(),
                 inherited,
                 claims: Vec::new(),
                 changed_directories: Vec::new(),
+                template: DeviceConfig::default(),
             }),
         })
     }
@@ -110,6 +114,14 @@ impl Registry {
     /// [`ErrorKind::Busy`] for a name or socket in use or a server that is ending,
     /// [`ErrorKind::NoMemory`], [`ErrorKind::Io`].
     pub(crate) fn add(&self, config: &DeviceConfig) -> Result<Arc<Device>> {
+        if config.size_bytes == 0 && !config.kind.has_file() {
+            check_size(0)?;
+        }
+        self.insert(config)
+    }
+
+    /// The same of one that may have no size yet.
+    fn insert(&self, config: &DeviceConfig) -> Result<Arc<Device>> {
         let mut changing = self.lock();
         if changing.phase == Phase::Ending {
             return Err(Error::new(ErrorKind::Busy, "the server is ending"));
@@ -135,11 +147,57 @@ impl Registry {
         log::info!(
             "{name}: {size}, {}, at {}",
             device
-                .store()
+                .live()
+                .as_deref()
+                .and_then(Live::store)
                 .map_or(device.kind().name(), Store::algorithm),
             device.uri()
         );
         Ok(device)
+    }
+
+    /// Makes a device without a size, as it was said to [`Registry::allow_hot_add`], and returns the number in
+    /// its name.
+    ///
+    /// # Errors
+    /// As [`Registry::add`].
+    pub(crate) fn hot_add(&self) -> Result<u64> {
+        let template = self.lock().template.clone();
+        let device = self.insert(&template)?;
+        let number = number_in(device.name());
+        number.ok_or_else(|| Error::new(ErrorKind::Io, format!("{}: no number", device.name())))
+    }
+
+    /// Removes the device of the number in `text`, unless it is open.
+    ///
+    /// # Errors
+    /// EINVAL for no number, ENODEV for an unknown one, and as [`Registry::remove`].
+    pub(crate) fn hot_remove(&self, text: &str) -> Result<()> {
+        let digits = text.strip_suffix('\n').unwrap_or(text);
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(number) = digits.parse::<u32>().ok().filter(|_| is_number) else {
+            let text = format!(
+                "hot_remove {:?}: write the number in a disk's name",
+                shown(digits)
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        };
+        let name = format!("{NUMBERED}{number}");
+        let device = self
+            .find(&name)
+            .map_err(|error| error.with_errno(Errno::NODEV))?;
+        device.check_not_open()?;
+        self.remove(&name, false)
+    }
+
+    /// Sets the device that [`Registry::hot_add`] makes; its name and size count for nothing.
+    pub(crate) fn allow_hot_add(&self, template: DeviceConfig) {
+        self.lock().template = DeviceConfig {
+            name: None,
+            size_bytes: 0,
+            endpoint: None,
+            ..template
+        };
     }
 
     /// Stops serving a device and frees its memory and its name. With `force` its clients are hung up
@@ -237,6 +295,7 @@ impl Registry {
         let places = changing.living_places();
         drop(changing);
         for device in self.devices().iter() {
+            device.hurry();
             device.end_guests();
         }
         // All at once: a client of one place that takes its time costs the others none.
@@ -257,6 +316,11 @@ impl Registry {
     fn lock(&self) -> MutexGuard<'_, Changing> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The number in the name of a device that was given none.
+fn number_in(name: &str) -> Option<u64> {
+    name.strip_prefix(NUMBERED)?.parse().ok()
 }
 
 /// Whether a socket of this name is for all devices: its name is `nbd`, or the one that systemd
@@ -283,7 +347,9 @@ impl Changing {
             let text = "for-swap: this server was not started for swap; start one with --for-swap";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        let backing = Backing::build(config, || self.compressions.shared(config));
+        let has_data = config.size_bytes > 0 || config.kind.has_file();
+        let backing = has_data.then(|| Backing::build(config, &self.compressions));
+        let backing = backing.transpose();
         let backing = backing.map_err(|error| self.explain_file(error))?;
         let mut claim = match &config.name {
             Some(name) => self.state.claim(name)?,
@@ -306,14 +372,13 @@ impl Changing {
             let text = format!("insecure: {INSECURE_NEEDS}");
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
-        let device = Device::new(
-            claim.name(),
-            backing,
-            config,
-            places.clone(),
+        let around = Surroundings {
+            places: places.clone(),
             guests,
-            &self.state,
-        )?;
+            state: &self.state,
+            compressions: Arc::clone(&self.compressions),
+        };
+        let device = Device::new(claim.name(), backing, config, around)?;
         if self.phase == Phase::Serving {
             device.start_guests()?;
             places.iter().try_for_each(|place| place.start())?;
@@ -413,26 +478,5 @@ impl Changing {
         let own = self.places.iter().filter_map(Weak::upgrade);
         let inherited = self.inherited.iter().map(|(_, place)| Arc::clone(place));
         own.chain(inherited).collect()
-    }
-}
-
-/// Codecs with their streams, shared by the devices with the same algorithm, parameters and unit
-/// for as long as there are any.
-#[derive(Default)]
-struct Compressions(HashMap<(String, Parameters, Unit), Weak<Compression>>);
-
-impl Compressions {
-    fn shared(&mut self, config: &DeviceConfig) -> Result<Arc<Compression>> {
-        // Loaded: of a dictionary its bytes count, and not the name of its file.
-        let parameters = config.parameters.clone().load()?;
-        let key = (config.algorithm().to_owned(), parameters, config.unit());
-        if let Some(compression) = self.0.get(&key).and_then(Weak::upgrade) {
-            return Ok(compression);
-        }
-        self.0
-            .retain(|_, compression| compression.strong_count() > 0);
-        let compression = Compression::with_parameters(&key.0, &key.1, key.2)?;
-        self.0.insert(key, Arc::downgrade(&compression));
-        Ok(compression)
     }
 }

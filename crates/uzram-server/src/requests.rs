@@ -3,16 +3,21 @@
 //! They are counted where all ways to a device meet, so a protocol's request that is carried out
 //! in pieces counts as its pieces. Failed requests count too, as in the kernel's `stat`. A zeroing
 //! that may leave holes is a discard, because discards arrive in that form through a file. Any
-//! other zeroing is a write. A request costs two additions to its CPU's own cache line.
+//! other zeroing is a write. A request costs three additions to the cache line of the CPU that it begins
+//! on, and a read or a write two looks at the clock and two additions more. It counts when it has ended,
+//! and before its client is told.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 use uzram::{
     AllocatedBio, Bio, BlockDevice, Extent, Geometry, PageIndex, PageTransfer, Result, Zeroing,
 };
+
+use crate::latencies::{self, Latencies};
 
 /// With more CPUs than this, some share counters.
 const SHARDS_MAX: usize = 64;
@@ -34,6 +39,10 @@ pub struct Requests {
     pub discard_bytes: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Reads under way now.
+    pub reads_under_way: u64,
+    /// Writes and discards under way now.
+    pub writes_under_way: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -45,19 +54,27 @@ enum Kind {
     Flush = 6,
 }
 
-/// Count and bytes of each kind.
-type Shard = CachePadded<[AtomicU64; 8]>;
+/// The counters of a CPU.
+#[derive(Default)]
+struct Shard {
+    /// Count and bytes of each kind.
+    counts: [AtomicU64; 8],
+    /// Reads, and requests that change content, that have begun.
+    begun: [AtomicU64; 2],
+    reads: latencies::Shard,
+    writes: latencies::Shard,
+}
 
 /// A device that counts its requests.
 pub(crate) struct Counted {
     device: Arc<dyn BlockDevice>,
-    shards: Box<[Shard]>,
+    shards: Box<[CachePadded<Shard>]>,
 }
 
 impl Counted {
     pub(crate) fn new(device: Arc<dyn BlockDevice>) -> Counted {
         let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let shards = (0..cpus.min(SHARDS_MAX)).map(|_| Shard::default());
+        let shards = (0..cpus.min(SHARDS_MAX)).map(|_| CachePadded::default());
         Counted {
             device,
             shards: shards.collect(),
@@ -69,14 +86,23 @@ impl Counted {
         let sum = |index: usize| {
             let values = self.shards.iter();
             values.fold(0u64, |sum, shard| {
-                sum.wrapping_add(shard[index].load(Ordering::Relaxed))
+                sum.wrapping_add(shard.counts[index].load(Ordering::Relaxed))
             })
         };
         let of = |kind: Kind| (sum(kind as usize), sum(kind as usize + 1));
         let (reads, read_bytes) = of(Kind::Read);
         let (writes, write_bytes) = of(Kind::Write);
         let (discards, discard_bytes) = of(Kind::Discard);
+        // Read after those that have ended, so none is missing.
+        let begun = |index: usize| {
+            let values = self.shards.iter();
+            values.fold(0u64, |sum, shard| {
+                sum.wrapping_add(shard.begun[index].load(Ordering::Acquire))
+            })
+        };
         Requests {
+            reads_under_way: begun(0).saturating_sub(reads),
+            writes_under_way: begun(1).saturating_sub(writes + discards),
             reads,
             read_bytes,
             writes,
@@ -89,15 +115,47 @@ impl Counted {
 
     /// Sets them to 0.
     pub(crate) fn reset(&self) {
-        for counter in self.shards.iter().flat_map(|shard| shard.iter()) {
-            counter.store(0, Ordering::Relaxed);
+        for shard in &self.shards {
+            for counter in shard.counts.iter().chain(&shard.begun) {
+                counter.store(0, Ordering::Relaxed);
+            }
+            shard.reads.reset();
+            shard.writes.reset();
         }
     }
 
-    fn count(&self, kind: Kind, bytes: u64) {
+    /// The times of reads and of writes.
+    pub(crate) fn latencies(&self) -> [Latencies; 2] {
+        let shards = || self.shards.iter();
+        [
+            Latencies::of(shards().map(|shard| &shard.reads)),
+            Latencies::of(shards().map(|shard| &shard.writes)),
+        ]
+    }
+
+    /// Has a request carried out, and counts it.
+    fn counted<T>(&self, kind: Kind, bytes: u64, request: impl FnOnce() -> T) -> T {
+        let start = matches!(kind, Kind::Read | Kind::Write).then(Instant::now);
+        let begun = match kind {
+            Kind::Read => Some(0),
+            Kind::Write | Kind::Discard => Some(1),
+            Kind::Flush => None,
+        };
         let shard = &self.shards[rustix::thread::sched_getcpu() % self.shards.len()];
-        shard[kind as usize].fetch_add(1, Ordering::Relaxed);
-        shard[kind as usize + 1].fetch_add(bytes, Ordering::Relaxed);
+        if let Some(begun) = begun {
+            shard.begun[begun].fetch_add(1, Ordering::Relaxed);
+        }
+        let outcome = request();
+        shard.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        shard.counts[kind as usize + 1].fetch_add(bytes, Ordering::Relaxed);
+        if let Some(start) = start {
+            let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            match kind {
+                Kind::Read => shard.reads.count(ns),
+                _ => shard.writes.count(ns),
+            }
+        }
+        outcome
     }
 }
 
@@ -125,20 +183,18 @@ impl BlockDevice for Counted {
             Bio::Write { .. } | Bio::Zero { .. } => Kind::Write,
             Bio::Flush => Kind::Flush,
         };
-        self.count(kind, bytes);
-        self.device.submit(bio)
+        self.counted(kind, bytes, || self.device.submit(bio))
     }
 
     fn rw_page(&self, page: PageIndex, transfer: PageTransfer<'_>) -> Result<()> {
         let (kind, bytes) = kind_and_bytes(&transfer);
-        self.count(kind, bytes);
-        self.device.rw_page(page, transfer)
+        self.counted(kind, bytes, || self.device.rw_page(page, transfer))
     }
 
     fn queue(&self, mut bio: AllocatedBio) {
         let (kind, bytes) = kind_and_bytes(&bio.transfer());
-        self.count(kind, bytes);
-        self.device.queue(bio);
+        // No frontend queues; where one does, its time would be that of taking the request.
+        self.counted(kind, bytes, || self.device.queue(bio));
     }
 
     fn is_synchronous(&self) -> bool {
@@ -192,9 +248,52 @@ mod tests {
             discards: 2,
             discard_bytes: 2 * 8192,
             flushes: 1,
+            ..Requests::default()
         };
         assert_eq!(counted.requests(), all);
+        let [reads, writes] = counted.latencies();
+        assert_eq!((reads.count(), writes.count()), (3, 3));
+        assert!(reads.sum_ns() > 0 && writes.sum_ns() > 0);
         counted.reset();
+        let [reads, writes] = counted.latencies();
+        assert_eq!((reads.count(), writes.sum_ns()), (0, 0));
         assert_eq!(counted.requests(), Requests::default());
+    }
+
+    /// A device that does nothing.
+    struct Nothing;
+
+    impl BlockDevice for Nothing {
+        fn geometry(&self) -> Geometry {
+            Geometry {
+                size_bytes: 1 << 20,
+                preferred_block_bytes: 4096,
+            }
+        }
+
+        fn submit(&self, _: Bio<'_>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    #[ignore = "a measurement, quoted in docs/design/server.md"]
+    fn cost_of_counting() {
+        const ROUNDS: u32 = 1_000_000;
+        let bare: Arc<dyn BlockDevice> = Arc::new(Nothing);
+        let counted: Arc<dyn BlockDevice> = Arc::new(Counted::new(Arc::clone(&bare)));
+        let ns_per_request = |device: &Arc<dyn BlockDevice>| {
+            let start = Instant::now();
+            for _ in 0..ROUNDS {
+                let (offset, data) = (0, &[0; 4096][..]);
+                std::hint::black_box(device.submit(Bio::Write { offset, data })).unwrap();
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
+        };
+        let mut added: Vec<f64> = (0..21)
+            .map(|_| ns_per_request(&counted) - ns_per_request(&bare))
+            .collect();
+        added.sort_by(f64::total_cmp);
+        println!("{:.0} ns ({:.0} to {:.0})", added[10], added[0], added[20]);
     }
 }

@@ -1,19 +1,28 @@
 //! A server: devices, their sockets, the control socket, and the thread that maintains stores.
 
+use std::fs::{File, OpenOptions};
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::attributes;
+use rustix::io::Errno;
+use uzram::ErrorKind;
+use uzram_frontends::fuse::TreeMount;
+use uzram_frontends::nbd::Endpoint;
+
+use crate::attributes::{self, Files};
 use crate::control::{Attributes, BoundControl, Control, Reply, Request};
 use crate::device::{Device, DeviceConfig};
 use crate::error::{Error, Result};
 use crate::maintenance::Maintenance;
+use crate::metrics::{self, BoundMetrics, Metrics};
 use crate::options::device_config;
 use crate::registry::Registry;
 use crate::sandbox;
 use crate::service::{Inherited, Notifier};
 use crate::state::{Claim, Owner, StateDir};
+use crate::tree::{self, AllowedFiles, Tree};
 
 /// Time for requests under way when a server ends: a client may have stopped reading.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,6 +32,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Prepared {
     // In this order: nobody is told about a device that is gone.
     control: BoundControl,
+    metrics: Option<BoundMetrics>,
     claim: Claim,
     registry: Arc<Registry>,
 }
@@ -34,6 +44,8 @@ pub struct Server {
     // that nobody is told about a device that is going, and the devices' names are given back last:
     // whoever waits for one of them finds the server gone.
     _control: Control,
+    tree: Option<TreeMount>,
+    metrics: Option<Metrics>,
     _maintenance: Maintenance,
     _claim: Claim,
     registry: Arc<Registry>,
@@ -73,6 +85,7 @@ impl Server {
         }
         Ok(Prepared {
             control,
+            metrics: None,
             registry,
             claim,
         })
@@ -90,6 +103,36 @@ impl Server {
     #[must_use]
     pub fn devices(&self) -> Arc<[Arc<Device>]> {
         self.registry.devices()
+    }
+
+    /// The address of its metrics, with the port that was chosen.
+    #[must_use]
+    pub fn metrics(&self) -> Option<&Endpoint> {
+        self.metrics.as_ref().map(Metrics::endpoint)
+    }
+
+    /// Mounts zram's files over `directory`; see [`AllowedFiles`] for the files that values may name.
+    /// `hot_add` makes disks as `template`, which has no size.
+    ///
+    /// # Errors
+    /// [`Io`](uzram::ErrorKind::Io) with the remedy.
+    pub fn mount_tree(
+        &mut self,
+        directory: &Path,
+        template: DeviceConfig,
+        files: AllowedFiles,
+    ) -> Result<()> {
+        tree::take_over(directory)?;
+        self.registry.allow_hot_add(template);
+        let tree = Tree::new(Arc::clone(&self.registry), files);
+        self.tree = Some(TreeMount::new(Arc::new(tree), directory)?);
+        Ok(())
+    }
+
+    /// The directory of its tree.
+    #[must_use]
+    pub fn tree(&self) -> Option<&Path> {
+        self.tree.as_ref().map(TreeMount::directory)
     }
 
     /// The way to the service manager.
@@ -113,11 +156,23 @@ impl Prepared {
         self.registry.devices()
     }
 
+    /// Listens for scrapers at `endpoint`.
+    ///
+    /// # Errors
+    /// [`Busy`](uzram::ErrorKind::Busy) if the address is in use, and others as for a disk's socket.
+    pub fn listen_for_metrics(&mut self, endpoint: &Endpoint) -> Result<()> {
+        self.metrics = Some(BoundMetrics::bind(endpoint)?);
+        Ok(())
+    }
+
     /// Gives up everything that serving does not need, as far as `mode` says, for ever: see
     /// [`sandbox`]. Files in `read` and their directories can still be read. The process's only thread
     /// must call this.
     pub fn confine(&self, read: &[&Path], mode: sandbox::Mode) {
-        sandbox::enter(&self.registry.needs(read), mode);
+        let mut needs = self.registry.needs(read);
+        let directory = self.metrics.as_ref().and_then(BoundMetrics::directory);
+        needs.sockets.extend(directory.map(Path::to_path_buf));
+        sandbox::enter(&needs, mode);
     }
 
     /// Serves, and says so to `notifier` now and then.
@@ -128,12 +183,19 @@ impl Prepared {
         let asked = Arc::clone(&self.registry);
         let control = self
             .control
-            .serve(Arc::new(move |request: &Request| answer(&asked, request)))?;
+            .serve(Arc::new(move |request: &Request, file| {
+                answer(&asked, request, file)
+            }))?;
         let notifier = Arc::new(notifier);
         let maintenance = Maintenance::start(Arc::clone(&self.registry), Arc::clone(&notifier))?;
         self.registry.start()?;
+        let asked = Arc::clone(&self.registry);
+        let scrape = move || metrics::text(all(&asked));
+        let metrics = self.metrics.map(|bound| bound.serve(scrape)).transpose()?;
         Ok(Server {
             _control: control,
+            tree: None,
+            metrics,
             _maintenance: maintenance,
             registry: self.registry,
             notifier,
@@ -148,13 +210,11 @@ impl Drop for Server {
     }
 }
 
-fn answer(registry: &Registry, request: &Request) -> Reply {
+fn answer(registry: &Registry, request: &Request, file: Option<OwnedFd>) -> Reply {
     let shown = |device: &Arc<Device>| vec![attributes::read_all(device)];
+    let files = Passed(Mutex::new(file));
     let outcome = match request {
-        Request::List {} => {
-            let devices = registry.devices();
-            Ok(devices.iter().map(|d| attributes::read_all(d)).collect())
-        }
+        Request::List {} => Ok(all(registry)),
         Request::Stat { name } => registry.find(name).map(|device| shown(&device)),
         Request::Set {
             name: None,
@@ -167,7 +227,7 @@ fn answer(registry: &Registry, request: &Request) -> Reply {
             value,
         } => registry
             .find(name)
-            .and_then(|device| attributes::write(&device, attribute, value))
+            .and_then(|device| attributes::write(&device, attribute, value, &files))
             .map(|()| Vec::<Attributes>::new()),
         Request::Add { options } => add(registry, options).map(|device| shown(&device)),
         Request::Remove { name, force } => registry.remove(name, *force).map(|()| Vec::new()),
@@ -180,6 +240,33 @@ fn answer(registry: &Registry, request: &Request) -> Reply {
         },
         Reply::done,
     )
+}
+
+/// Files that the control socket's clients name: they are this server's own user or root, and hand over what
+/// they have opened.
+struct Passed(Mutex<Option<OwnedFd>>);
+
+impl Files for Passed {
+    fn open(&self, path: &Path, is_written: bool) -> Result<File> {
+        let passed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(file) = passed {
+            return Ok(file.into());
+        }
+        let opened = OpenOptions::new().read(true).write(is_written).open(path);
+        opened.map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            let text = format!("{}: cannot be opened", path.display());
+            Error::new(ErrorKind::Io, text)
+                .with_source(error)
+                .with_errno(errno)
+        })
+    }
+}
+
+/// The attributes of all devices.
+fn all(registry: &Registry) -> Vec<Attributes> {
+    let devices = registry.devices();
+    devices.iter().map(|d| attributes::read_all(d)).collect()
 }
 
 fn add(
@@ -195,8 +282,7 @@ fn add(
 mod tests {
     use super::*;
     use crate::control::ask;
-    use uzram::{ErrorKind, PageIndex};
-    use uzram_frontends::nbd::Endpoint;
+    use uzram::PageIndex;
 
     fn config(name: &str) -> DeviceConfig {
         DeviceConfig {
@@ -242,11 +328,9 @@ mod tests {
                 .all(|control| *control == state.control_socket("0"))
         );
 
-        server.devices()[0]
-            .store()
-            .unwrap()
-            .write(PageIndex(0), &[7; 4096])
-            .unwrap();
+        let live = server.devices()[0].live().unwrap();
+        let store = live.store().unwrap();
+        store.write(PageIndex(0), &[7; 4096]).unwrap();
         let stat = |name: &str| {
             let reply = ask(&controls[0], &Request::Stat { name: name.into() }).unwrap();
             reply.devices[0]["orig_data_size"].clone()
@@ -315,7 +399,7 @@ mod tests {
         // One that is served in two places is withdrawn from both or from none.
         let server = prepared.run(Notifier::default()).unwrap();
         let device = Arc::clone(&server.devices()[1]);
-        device.reset().unwrap();
+        device.empty().unwrap();
         let connected = connect(&temp.path().join("uzram.socket"), "b").unwrap();
         let refused = device.set_read_only(true).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy);

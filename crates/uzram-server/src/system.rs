@@ -13,6 +13,7 @@ use std::path::Path;
 // From linux/loop.h and linux/fs.h.
 const LOOP_CLR_FD: libc::Ioctl = 0x4c01;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
+const LOOP_SET_CAPACITY: libc::Ioctl = 0x4c07;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -134,6 +135,12 @@ pub(crate) fn loop_label(device: &File) -> io::Result<[u8; LABEL_BYTES]> {
     // patterns are valid in it.
     let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
     checked(done).map(|()| info.file_name)
+}
+
+/// Gives a loop device the size of its file.
+pub(crate) fn loop_resize(device: &File) -> io::Result<()> {
+    // SAFETY: this request takes no argument.
+    checked(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY) })
 }
 
 /// Takes the file away. While another program has the device open, the kernel does it at the last

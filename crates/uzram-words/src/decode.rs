@@ -29,7 +29,7 @@ impl<'a> Source<'a> {
 
     /// As [`take`](Source::take), and what stands behind it: whoever reads whole registers of it finds the
     /// source's end much more seldom.
-    #[cfg(all(target_arch = "x86_64", feature = "std"))]
+    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), feature = "std"))]
     #[inline(always)]
     pub(crate) fn take_open(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let open = self.bytes;
@@ -305,14 +305,14 @@ pub(crate) fn earlier(words: &[u64; PAGE_WORDS], index: usize, distance: u8) -> 
 }
 
 /// A bit for each of a number of items. Bits beyond are ignored.
-struct Bits<'a> {
-    bytes: &'a [u8],
+pub(crate) struct Bits<'a> {
+    pub(crate) bytes: &'a [u8],
     count: usize,
 }
 
 impl<'a> Bits<'a> {
     #[inline(always)]
-    fn take(source: &mut Source<'a>, count: usize) -> Result<Bits<'a>, Error> {
+    pub(crate) fn take(source: &mut Source<'a>, count: usize) -> Result<Bits<'a>, Error> {
         let bytes = source.take(count.div_ceil(8))?;
         Ok(Bits { bytes, count })
     }
@@ -323,7 +323,7 @@ impl<'a> Bits<'a> {
     }
 
     #[inline(always)]
-    fn ones(&self) -> usize {
+    pub(crate) fn ones(&self) -> usize {
         let (whole, rest) = self.bytes.split_at(self.count / 8);
         let kept = !(0xffu8 << (self.count % 8));
         let rest = rest.first().map_or(0, |byte| byte & kept);

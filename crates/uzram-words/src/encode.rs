@@ -18,13 +18,17 @@ pub(crate) const DELTA_BITS: u32 = 16;
 pub(crate) const LEAD: usize = 2 * LANES;
 
 pub(crate) type Table = [u64; 1 << TABLE_BITS];
+/// Coded words, with room for a block's width behind each.
+pub(crate) type Coded = [u64; LEAD + PAGE_WORDS + 64];
 pub(crate) type Room = [u8; ROOM_BYTES];
 
 /// The encoder's memory while it works on a page.
 #[repr(C, align(64))]
 pub(crate) struct Scratch {
     /// The words that were coded in full, behind [`LEAD`] zeroes.
-    pub(crate) coded: [u64; LEAD + PAGE_WORDS + LANES],
+    pub(crate) coded: Coded,
+    /// The groups of those, each twice, by the version that turns them as it reads them.
+    pub(crate) twice: [[u64; 2 * LANES]; LEAD / LANES + PAGE_WORDS / LANES],
     /// Earlier words by their hash: see [`distance`].
     pub(crate) table_same: Table,
     pub(crate) table_near: Table,
@@ -36,10 +40,14 @@ pub(crate) struct Scratch {
     pub(crate) products: [u64; PAGE_WORDS],
     pub(crate) entries: [u64; PAGE_WORDS],
     pub(crate) places: [u16; PAGE_WORDS],
+    /// The coded words less their neighbours.
+    pub(crate) rests: [u64; PAGE_WORDS],
     /// The bytes of coded words until their place is known.
     pub(crate) rest_bytes: [u8; PAGE_BYTES + 64],
     /// The distances that differ from the one before.
     pub(crate) changes: [u8; PAGE_WORDS + 64],
+    /// Two parts of a list, by the version that takes it apart before it writes it.
+    pub(crate) parts: [[u8; PAGE_WORDS + 64]; 2],
     /// How each near reference differs from its word.
     pub(crate) deltas: [u16; PAGE_WORDS + 32],
     /// A bit for each byte of each coded word: set where it is not zero.
@@ -49,7 +57,8 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub(crate) const fn new() -> Scratch {
         Scratch {
-            coded: [0; LEAD + PAGE_WORDS + LANES],
+            coded: [0; LEAD + PAGE_WORDS + 64],
+            twice: [[0; 2 * LANES]; LEAD / LANES + PAGE_WORDS / LANES],
             table_same: [0; 1 << TABLE_BITS],
             table_near: [0; 1 << TABLE_BITS],
             copies: [0; PAGE_WORDS + 64],
@@ -57,8 +66,10 @@ impl Scratch {
             products: [0; PAGE_WORDS],
             entries: [0; PAGE_WORDS],
             places: [0; PAGE_WORDS],
+            rests: [0; PAGE_WORDS],
             rest_bytes: [0; PAGE_BYTES + 64],
             changes: [0; PAGE_WORDS + 64],
+            parts: [[0; PAGE_WORDS + 64]; 2],
             deltas: [0; PAGE_WORDS + 32],
             masks: [0; PAGE_WORDS + 64],
         }
@@ -140,7 +151,7 @@ fn classify<const LEVEL: u8>(words: &[u64; PAGE_WORDS], scratch: &mut Scratch) -
 /// product says the key, so entries of the same key differ by their distance and all others by more.
 /// Only keys that have none of those other bits, zero among them, could be taken for an empty entry.
 #[inline(always)]
-fn distance(table: &mut Table, key: u64, index: usize) -> Option<u8> {
+pub(crate) fn distance(table: &mut Table, key: u64, index: usize) -> Option<u8> {
     let product = key.wrapping_mul(MULTIPLIER);
     let new = product << TABLE_BITS | index as u64;
     let entry = &mut table[(product >> (64 - TABLE_BITS)) as usize];
@@ -253,11 +264,7 @@ fn coded<const LEVEL: u8>(
 /// The neighbour whose exclusive or with the word has the fewest bytes that are not zero, the first of
 /// several; none before all others.
 #[inline(always)]
-fn select<const LEVEL: u8>(
-    coded: &[u64; LEAD + PAGE_WORDS + LANES],
-    group: usize,
-    lane: usize,
-) -> (u32, u64) {
+fn select<const LEVEL: u8>(coded: &Coded, group: usize, lane: usize) -> (u32, u64) {
     let word = coded[LEAD + group * LANES + lane];
     let mut best = (swar::count(word), 0, word);
     for selector in 1..1 << selector_bits(LEVEL) {

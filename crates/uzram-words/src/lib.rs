@@ -4,7 +4,7 @@
 //! A word is zero, or the same as one of the 255 words before it, or it is coded as what differs from
 //! a neighbour. Level 2 has more neighbours, and references to words that share all but 16 bits.
 //!
-//! Versions for AVX-512 and AVX2 write and read the same bytes as the portable one. With the feature
+//! Versions for AVX-512, AVX2 and NEON write and read the same bytes as the portable one. With the feature
 //! `std` the best that the CPU has is chosen at run time; `UZRAM_WORDS_CPU=scalar` or `avx2` in the
 //! environment chooses a lesser one. Without it the crate is `no_std`.
 //!
@@ -32,6 +32,10 @@ mod decode;
 mod encode;
 mod error;
 mod format;
+#[cfg(all(target_arch = "aarch64", feature = "std"))]
+mod neon;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), feature = "std"))]
+mod shared;
 mod swar;
 mod version;
 
@@ -131,6 +135,10 @@ fn compress_page(
         (Kind::Avx512(cpu), Level::Fast) => avx512::encode::<FAST>(cpu, page, scratch, out),
         #[cfg(all(target_arch = "x86_64", feature = "std"))]
         (Kind::Avx512(cpu), Level::Dense) => avx512::encode::<DENSE>(cpu, page, scratch, out),
+        #[cfg(all(target_arch = "aarch64", feature = "std"))]
+        (Kind::Neon(cpu), Level::Fast) => neon::encode::<FAST>(cpu, page, scratch, out),
+        #[cfg(all(target_arch = "aarch64", feature = "std"))]
+        (Kind::Neon(cpu), Level::Dense) => neon::encode::<DENSE>(cpu, page, scratch, out),
     }
 }
 
@@ -194,6 +202,10 @@ fn decompress_page<'a>(
         (Kind::Avx512(cpu), FAST) => avx512::decode::<FAST>(cpu, is_plain, source, page),
         #[cfg(all(target_arch = "x86_64", feature = "std"))]
         (Kind::Avx512(cpu), DENSE) => avx512::decode::<DENSE>(cpu, is_plain, source, page),
+        #[cfg(all(target_arch = "aarch64", feature = "std"))]
+        (Kind::Neon(cpu), FAST) => neon::decode::<FAST>(cpu, is_plain, source, page),
+        #[cfg(all(target_arch = "aarch64", feature = "std"))]
+        (Kind::Neon(cpu), DENSE) => neon::decode::<DENSE>(cpu, is_plain, source, page),
         _ => Err(Error::Malformed),
     }
 }

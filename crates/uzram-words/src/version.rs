@@ -1,6 +1,8 @@
 //! The choice of the version of the code that runs: the best that the CPU has and the environment
 //! does not mask.
 
+#[cfg(all(target_arch = "aarch64", feature = "std"))]
+use crate::neon;
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 use crate::{avx2, avx512};
 
@@ -15,6 +17,8 @@ pub(crate) enum Kind {
     Avx2(avx2::Present),
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     Avx512(avx512::Present),
+    #[cfg(all(target_arch = "aarch64", feature = "std"))]
+    Neon(neon::Present),
 }
 
 /// The variable in the environment that names the best version to use.
@@ -49,6 +53,8 @@ impl Version {
             avx2::Present::detect().map(Kind::Avx2),
             #[cfg(all(target_arch = "x86_64", feature = "std"))]
             avx512::Present::detect().map(Kind::Avx512),
+            #[cfg(all(target_arch = "aarch64", feature = "std"))]
+            neon::Present::detect().map(Kind::Neon),
         ];
         kinds.into_iter().flatten().map(Version)
     }
@@ -62,6 +68,8 @@ impl Version {
             Kind::Avx2(_) => NAMES[1],
             #[cfg(all(target_arch = "x86_64", feature = "std"))]
             Kind::Avx512(_) => NAMES[2],
+            #[cfg(all(target_arch = "aarch64", feature = "std"))]
+            Kind::Neon(_) => NAMES[1],
         }
     }
 
@@ -70,5 +78,9 @@ impl Version {
     }
 }
 
-/// The names of all versions, the slowest first.
-const NAMES: [&str; 3] = ["scalar", "avx2", "avx512"];
+/// The names of all versions for this kind of CPU, the slowest first.
+const NAMES: &[&str] = if cfg!(target_arch = "aarch64") {
+    &["scalar", "neon"]
+} else {
+    &["scalar", "avx2", "avx512"]
+};

@@ -261,8 +261,10 @@ fn hostile_bytes_are_refused_or_make_a_page() {
                     "{length}"
                 );
             }
-            let longer = [&packed[..], &[0]].concat();
-            assert_eq!(unpack(&longer, 4096), Err(Error::Malformed));
+            for more in [1, 2, 7, 8, 9, 63, 64, 65, 4096] {
+                let longer = [&packed[..], &vec![nth as u8; more]].concat();
+                assert_eq!(unpack(&longer, 4096), Err(Error::Malformed), "{more} more");
+            }
             for _ in 0..300 {
                 let mut hostile = packed.clone();
                 for _ in 0..=rng.below(3) {
@@ -306,6 +308,123 @@ fn references_to_before_the_page_or_to_nothing_are_refused() {
     }
 }
 
+/// The same of near references, which level 2 has.
+#[test]
+fn near_references_to_before_the_page_or_to_nothing_are_refused() {
+    for index in [0, 1, 16, 64, 254, 255, 256, 511] {
+        for distance in 0..=255usize {
+            let mut packed = vec![2u8];
+            packed.resize(129, 0);
+            for plane in [1, 65] {
+                packed[plane + index / 8] |= 1 << (index % 8);
+            }
+            // One far change; then the low byte of the delta, and the high one.
+            packed.extend([1, 0, distance as u8, 0x34, 1, 0x12]);
+            let mut page = vec![0; 4096];
+            page[index * 8..][..2].copy_from_slice(&[0x34, 0x12]);
+            let is_fine = (1..=index).contains(&distance);
+            let expected = if is_fine {
+                Ok(page)
+            } else {
+                Err(Error::Malformed)
+            };
+            assert_eq!(unpack(&packed, 4096), expected, "{index} {distance}");
+        }
+    }
+}
+
+/// Groups before the first are zero, whichever selector names a lane of theirs.
+#[test]
+fn selectors_of_groups_that_are_not_there_name_zero() {
+    for (level, bits) in [(1u8, 3), (2, 4)] {
+        for (words, selector) in (1..20).flat_map(|words| (0..1 << bits).map(move |s| (words, s))) {
+            let mut packed = vec![level];
+            packed.resize(129, 0);
+            (0..words).for_each(|n| packed[1 + n / 8] |= 1 << (n % 8));
+            // All selectors of the first group, and of the second in level 2 those of the group before the last.
+            let all = (0..8u32).fold(0u32, |all, lane| all | selector << (bits * lane));
+            for group in 0..usize::div_ceil(words, 8) {
+                let is_far = selector > 8 && group == 1;
+                let these = if group == 0 || is_far { all } else { 0 };
+                packed.extend(&these.to_le_bytes()[..bits as usize]);
+            }
+            // Each word has one byte, its lowest.
+            packed.extend(vec![0; words.div_ceil(8)]);
+            packed.extend(vec![0x11; words.div_ceil(2)]);
+            packed.extend((0..words).map(|n| n as u8 + 1));
+            let mut page = vec![0; 4096];
+            (0..words).for_each(|n| page[n * 8] = n as u8 + 1);
+            assert_eq!(
+                unpack(&packed, 4096),
+                Ok(page),
+                "{level} {words} {selector}"
+            );
+        }
+    }
+}
+
+/// Lengths follow from the planes and the bitmaps: each bit of those that lies asks for more or fewer bytes.
+#[test]
+fn every_bit_of_the_planes_may_lie() {
+    let (mut refused, mut made) = (0, 0);
+    for page in pages().iter().step_by(97) {
+        for level in LEVELS {
+            let packed = pack(level, page);
+            for bit in 0..1032.min(packed.len() * 8) {
+                let mut lying = packed.clone();
+                lying[bit / 8] ^= 1 << (bit % 8);
+                match unpack(&lying, 4096) {
+                    Ok(_) => made += 1,
+                    Err(error) => {
+                        assert_eq!(error, Error::Malformed);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > made, "{refused} refused, {made} made");
+}
+
+/// A page whose method byte is another's is refused or is some page, the same for all versions.
+#[test]
+fn methods_decode_each_others_pages_alike() {
+    let mut refused = 0;
+    let pages = pages();
+    for page in pages.iter().step_by(7) {
+        for level in LEVELS {
+            let packed = pack(level, page);
+            for method in [0, 1, 2, 0x81, 0x82] {
+                let mut other = packed.clone();
+                other[0] = method;
+                let result = unpack(&other, 4096);
+                if method == packed[0] {
+                    assert_eq!(result.as_ref(), Ok(page));
+                }
+                refused += usize::from(result.is_err());
+            }
+        }
+    }
+    assert!(refused > pages.len() / 7, "{refused}");
+}
+
+/// Coded words that all are plain, and a number of them that is no whole group.
+#[test]
+fn plain_words_of_every_number_come_back_and_a_missing_byte_is_refused() {
+    for words in 1..=512usize {
+        let mut packed = vec![0x81u8];
+        packed.resize(129, 0);
+        (0..words).for_each(|n| packed[1 + n / 8] |= 1 << (n % 8));
+        let bytes: Vec<u8> = (0..words * 8).map(|n| (n % 255) as u8 + 1).collect();
+        packed.extend(&bytes);
+        let mut page = bytes;
+        page.resize(4096, 0);
+        assert_eq!(unpack(&packed, 4096), Ok(page), "{words}");
+        let short = &packed[..packed.len() - 1];
+        assert_eq!(unpack(short, 4096), Err(Error::Malformed), "{words}");
+    }
+}
+
 #[test]
 fn methods_that_nobody_writes_are_refused() {
     for method in (3..0x81).chain(0x83..=255).chain([0x80]) {
@@ -318,6 +437,42 @@ fn methods_that_nobody_writes_are_refused() {
     (packed[0], packed[1 + 8], packed[65 + 8]) = (1, 1, 1);
     packed.extend([1, 0, 1]);
     assert_eq!(unpack(&packed, 4096), Err(Error::Malformed));
+}
+
+/// A process whose environment names a version chooses that, or the best below that the CPU has.
+#[test]
+fn the_environment_masks_versions() {
+    let names: Vec<&str> = Version::all().map(Version::name).collect();
+    let best = |most: Option<&str>| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([
+            "--exact",
+            "tell_the_best_version",
+            "--ignored",
+            "--nocapture",
+        ]);
+        match most {
+            Some(most) => child.env("UZRAM_WORDS_CPU", most),
+            None => child.env_remove("UZRAM_WORDS_CPU"),
+        };
+        let output = child.output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let told = text.split("best version: ").nth(1).unwrap();
+        told.split_whitespace().next().unwrap().to_owned()
+    };
+    assert_eq!(best(None), *names.last().unwrap());
+    assert_eq!(best(Some("scalar")), "scalar");
+    // A name of another kind of CPU masks nothing.
+    assert_eq!(best(Some("avx2")), names[names.len().min(2) - 1]);
+    assert_eq!(best(Some("neon")), *names.last().unwrap());
+    assert_eq!(best(Some("no version")), *names.last().unwrap());
+    assert_eq!(best(Some("avx512")), *names.last().unwrap());
+}
+
+#[test]
+#[ignore = "a child of the test above"]
+fn tell_the_best_version() {
+    println!("best version: {} ", Version::best().name());
 }
 
 /// For hand, optimized: `UZRAM_WORDS_STREAMS` streams, a hundred million if it is not set.
@@ -349,6 +504,8 @@ fn a_hundred_million_mutated_streams() {
             hostile.len() + [0, 0, 1, 8, 40][rng.below(5)],
             rng.next() as u8,
         );
+        // An exact allocation, as above.
+        let hostile: Box<[u8]> = hostile.into();
         let results = versions.iter().map(|version| {
             let mut page = [nth as u8; PAGE_BYTES];
             Decoder::new(*version)

@@ -1,5 +1,8 @@
 //! Raw options, parsed into a valid configuration of a [`Store`](crate::Store).
 
+use std::collections::BTreeMap;
+use std::fs::File;
+
 use crate::codec::{self, Compression, Parameters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
@@ -18,8 +21,19 @@ pub struct StoreBuilder {
     unit: Option<Unit>,
     mem_limit_bytes: u64,
     checksum: bool,
+    ages: bool,
     spare_bytes: u64,
+    backing_file: Option<Arc<File>>,
+    uncompressed_writeback: bool,
+    /// By priority.
+    secondaries: BTreeMap<u8, Arc<Compression>>,
 }
+
+/// The last priority of a secondary codec; the first is 1.
+pub(crate) const PRIORITY_MAX: u8 = 3;
+
+/// Codecs by their priority, less one.
+pub(crate) type Secondaries = [Option<Arc<Compression>>; PRIORITY_MAX as usize];
 
 /// Options that are valid together.
 #[derive(Debug)]
@@ -30,8 +44,12 @@ pub(crate) struct StoreConfig {
     pub pool: &'static str,
     pub mem_limit_bytes: u64,
     pub checksum: bool,
+    pub ages: bool,
     pub spare_bytes: u64,
     pub backing: Backing,
+    pub backing_file: Option<Arc<File>>,
+    pub compressed_writeback: bool,
+    pub secondaries: Secondaries,
 }
 
 impl StoreBuilder {
@@ -60,6 +78,14 @@ impl StoreBuilder {
     #[must_use]
     pub fn compression(mut self, compression: Arc<Compression>) -> StoreBuilder {
         self.compression = Some(compression);
+        self
+    }
+
+    /// A codec of this priority, 1 to 3, for [`Store::recompress`](crate::Store::recompress); its unit must be the
+    /// store's. The last one that is named for a priority counts.
+    #[must_use]
+    pub fn secondary(mut self, priority: u8, compression: Arc<Compression>) -> StoreBuilder {
+        self.secondaries.insert(priority, compression);
         self
     }
 
@@ -92,6 +118,16 @@ impl StoreBuilder {
         self
     }
 
+    /// Whether the second of each page's last access is kept, for [`Store::mark_idle_older_than`]. Costs 4 bytes per
+    /// page. Default: no.
+    ///
+    /// [`Store::mark_idle_older_than`]: crate::Store::mark_idle_older_than
+    #[must_use]
+    pub fn ages(mut self, ages: bool) -> StoreBuilder {
+        self.ages = ages;
+        self
+    }
+
     /// Memory to keep populated ahead of writers, in bytes, rounded up to 2 MiB. It is for stores
     /// that are written while the system frees memory, as swap is. 0, the default, keeps a few
     /// MiB.
@@ -105,6 +141,24 @@ impl StoreBuilder {
     #[must_use]
     pub fn spare(mut self, bytes: u64) -> StoreBuilder {
         self.spare_bytes = bytes;
+        self
+    }
+
+    /// A regular file or a block device to which [`Store::write_back`](crate::Store::write_back) takes pages. It must be
+    /// opened for reading and writing. A regular file is new, empty, or of an earlier store; of a device the first 128 KiB
+    /// are zero, or it is of an earlier store. Its content is overwritten and never read; one store at a time uses it.
+    /// A file grows as pages come, by a unit for each, and gets holes where they leave.
+    #[must_use]
+    pub fn backing_file(mut self, file: impl Into<Arc<File>>) -> StoreBuilder {
+        self.backing_file = Some(file.into());
+        self
+    }
+
+    /// Whether compressed pages go to the backing file as they are, which is the default, or decompressed. Either takes a
+    /// unit of the file; a read of a decompressed one only waits for the disk.
+    #[must_use]
+    pub fn compressed_writeback(mut self, compressed: bool) -> StoreBuilder {
+        self.uncompressed_writeback = !compressed;
         self
     }
 
@@ -129,8 +183,12 @@ impl StoreBuilder {
             pool: pool::find(self.pool.as_deref().unwrap_or(pool::pools()[0]))?,
             mem_limit_bytes: self.mem_limit_bytes,
             checksum: self.checksum,
+            ages: self.ages,
             spare_bytes: self.spare_bytes,
             backing: Backing::Private,
+            backing_file: self.backing_file,
+            compressed_writeback: !self.uncompressed_writeback,
+            secondaries: secondaries(self.secondaries, unit)?,
         })
     }
 }
@@ -161,6 +219,21 @@ fn disksize(size_bytes: u64, unit: Unit) -> Result<u64> {
                 format!("size {size_bytes}: larger than an address space; choose a smaller one"),
             )
         })
+}
+
+fn secondaries(named: BTreeMap<u8, Arc<Compression>>, unit: Unit) -> Result<Secondaries> {
+    let mut secondaries = Secondaries::default();
+    for (priority, compression) in named {
+        check_shared(&compression, unit, None)?;
+        let place = usize::from(priority).checked_sub(1);
+        let place = place.and_then(|place| secondaries.get_mut(place));
+        let place = place.ok_or_else(|| {
+            let text = format!("priority {priority}: a secondary codec's is 1 to {PRIORITY_MAX}");
+            Error::new(ErrorKind::InvalidInput, text)
+        })?;
+        *place = Some(compression);
+    }
+    Ok(secondaries)
 }
 
 fn check_shared(shared: &Compression, unit: Unit, algorithm: Option<&str>) -> Result<()> {
@@ -214,7 +287,10 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let error = refused(Store::builder().size(1).algorithm("lz5"));
         assert_eq!(error.kind(), ErrorKind::UnknownName);
-        assert!(error.to_string().contains("`lz5`; known: lz4"), "{error}");
+        assert!(
+            error.to_string().contains("`lz5`; known: auto, lz4"),
+            "{error}"
+        );
         let error = refused(Store::builder().size(1).pool("slab"));
         assert!(
             error.to_string().contains("`slab`; known: bestfit"),
@@ -244,7 +320,7 @@ mod tests {
         let too_fast = Parameters::default().level(0);
         let error = refused(Store::builder().size(1).parameters(too_fast));
         assert!(
-            error.to_string().starts_with("level 0: lz4 takes"),
+            error.to_string().starts_with("level 0: auto takes"),
             "{error}"
         );
     }

@@ -28,6 +28,8 @@ pub enum ErrorKind {
     Unsupported,
     /// The operating system refused a call (`EIO`).
     Io,
+    /// The limit on pages written to the backing file is used up (`EIO`).
+    LimitUsedUp,
 }
 
 impl ErrorKind {
@@ -35,10 +37,10 @@ impl ErrorKind {
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
-            ErrorKind::ReadOnly => 1,                // EPERM
-            ErrorKind::Corrupt | ErrorKind::Io => 5, // EIO
-            ErrorKind::NoMemory => 12,               // ENOMEM
-            ErrorKind::Busy => 16,                   // EBUSY
+            ErrorKind::ReadOnly => 1,                                         // EPERM
+            ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::LimitUsedUp => 5, // EIO
+            ErrorKind::NoMemory => 12,                                        // ENOMEM
+            ErrorKind::Busy => 16,                                            // EBUSY
             ErrorKind::InvalidInput | ErrorKind::OutOfRange | ErrorKind::UnknownName => 22, // EINVAL
             ErrorKind::NoSpace => 28,     // ENOSPC
             ErrorKind::Unsupported => 95, // EOPNOTSUPP

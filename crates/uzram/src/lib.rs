@@ -86,13 +86,14 @@ pub use headroom::{cgroup_limit, cgroup_room};
 pub use page::{PageIndex, PageState, Unit, Zeroing};
 pub use pool::pools;
 pub use stats::Stats;
-pub use store::Store;
+pub use store::{BlockState, ColdPages, Recompressed, Recompression, Store};
 
 /// Variants that the laboratory compares: stores with other slot locks and streams, pools without a store.
 /// The product never enables the feature `lab`. Nothing here is subject to semver.
 #[cfg(feature = "lab")]
 pub mod lab {
     pub use crate::codec::streams::{PerCpuStreams, SharedStreams, Stream, StreamPolicy};
+    pub use crate::codec::{looks_like_words, words_version};
     pub use crate::pool::PoolStats;
     pub use crate::pool::bare::{BarePool, Objects};
     pub use crate::store::StoreWith;

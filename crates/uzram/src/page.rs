@@ -96,6 +96,8 @@ pub enum PageState {
         /// Size of the object, in bytes.
         size_bytes: u32,
     },
+    /// In the backing file.
+    WrittenBack,
 }
 
 impl PageState {

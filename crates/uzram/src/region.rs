@@ -137,6 +137,9 @@ impl Region {
             system_page_bytes: system_page::size_bytes(),
             file: None,
         };
+        if file.is_none() {
+            region.have_had_memory();
+        }
         if let Some(file) = file {
             let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
             let at = region.start.as_ptr().cast();
@@ -149,13 +152,28 @@ impl Region {
         Ok(region)
     }
 
+    /// Gives the region a page and takes it back. Before Linux 6.16 a mapping that has had memory is not joined with a
+    /// neighbour that never had, so parts that were advised apart for a moment would stay apart.
+    fn have_had_memory(&self) {
+        // The system may answer with a huge page: all of it goes.
+        let parts = [
+            (self.system_page_bytes, Advice::LinuxPopulateWrite),
+            (self.length_bytes, Advice::LinuxDontNeed),
+        ];
+        for (end, advice) in parts {
+            let (at, length) = self.span(&(0..end));
+            // SAFETY: `span` checked the range, and nobody knows the region yet. Refused advice costs mappings only.
+            let _ = unsafe { rustix::mm::madvise(at, length, advice) };
+        }
+    }
+
     pub(crate) fn length_bytes(&self) -> usize {
         self.length_bytes
     }
 
-    /// Bytes of the system's page: what is populated and released together.
-    pub(crate) fn system_page_bytes(&self) -> usize {
-        self.system_page_bytes
+    /// Bytes that are populated and released together: a page of the system, or one of 4 KiB if that is larger.
+    pub(crate) fn page_bytes(&self) -> usize {
+        PAGE_BYTES.max(self.system_page_bytes)
     }
 
     /// Behaves as on a system with pages of this size, a multiple of the real one.
@@ -208,8 +226,7 @@ impl Region {
         memory::gate()?;
         let _admitted = headroom::admit(range.len())?;
         // An advice must begin with a page of the system. The one around the start gets memory whole.
-        let start = range.start / self.system_page_bytes * self.system_page_bytes;
-        let (at, length) = self.span(&(start..range.end));
+        let (at, length) = self.span(&system_page::around(&range, self.system_page_bytes));
         // SAFETY: `span` checked that the range lies in this region; populating changes no content.
         match unsafe { rustix::mm::madvise(at, length, Advice::LinuxPopulateWrite) } {
             Ok(()) => Ok(()),

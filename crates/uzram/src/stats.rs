@@ -50,6 +50,18 @@ pub struct Stats {
     pub table_bytes: u64,
     /// Bookkeeping of the pool and optional side tables.
     pub side_tables_bytes: u64,
+    /// Pages that are in the backing file.
+    pub bd_count: u64,
+    /// Pages read from the backing file.
+    pub bd_reads: u64,
+    /// Pages written to the backing file.
+    pub bd_writes: u64,
+    /// Attempts to write pages back that failed, because the disk did or the file was full. The pages stayed in memory.
+    pub bd_failed_writes: u64,
+    /// Pages packed by a secondary codec.
+    pub recompressed_pages: u64,
+    /// Pages in memory that recompression did not make smaller.
+    pub incompressible_pages: u64,
 }
 
 /// The store's own counters. Deltas wrap, because a CPU may free what another one stored.
@@ -68,9 +80,15 @@ pub(crate) enum Counter {
     NotifyFree,
     SlowPathWrites,
     PagesCompacted,
+    BdCount,
+    BdReads,
+    BdWrites,
+    BdFailedWrites,
+    RecompressedPages,
+    IncompressiblePages,
 }
 
-const COUNTERS: usize = Counter::PagesCompacted as usize + 1;
+const COUNTERS: usize = Counter::IncompressiblePages as usize + 1;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -127,6 +145,9 @@ impl Counters {
             NotifyFree,
             SlowPathWrites,
             PagesCompacted,
+            BdReads,
+            BdWrites,
+            BdFailedWrites,
         ] {
             self.subtract(counter, self.sum(counter));
         }

@@ -46,6 +46,18 @@ pub fn whole(range: &Range<usize>, page_bytes: usize) -> Range<usize> {
     }
 }
 
+/// `range` from the start of the page of `page_bytes`, a power of two, in which it begins: advice must begin with a
+/// page, and is rounded up at its end.
+///
+/// ```
+/// use uzram::system_page::around;
+/// assert_eq!(around(&(20480..24576), 16384), 16384..24576);
+/// ```
+#[must_use]
+pub fn around(range: &Range<usize>, page_bytes: usize) -> Range<usize> {
+    range.start / page_bytes * page_bytes..range.end
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

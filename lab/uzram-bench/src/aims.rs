@@ -37,7 +37,9 @@ pub(crate) fn apply(suite: &str, is_asked: bool, blocks: &mut [Block]) {
             ratio.aim = line.map(|line| line.aim);
         }
         for row in &block.results {
-            if let Some(at) = place([&row.case, row.metric, &row.variant, ""]) {
+            let found = place([&row.case, row.metric, &row.variant, ""]);
+            // A pattern that any denominator fits is of ratios.
+            if let Some(at) = found.filter(|at| lines[*at].patterns[4].is_empty()) {
                 judged[at].push((format!("{} in {}", row.variant, row.case), row.spread));
             }
         }

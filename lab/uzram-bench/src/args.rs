@@ -8,10 +8,12 @@ pub struct SuiteArgs {
     /// A file of 4 KiB pages, as `uzram capture` makes them; repeatable. Default: synthetic pages
     #[arg(long = "corpus", value_name = "FILE")]
     pub corpora: Vec<PathBuf>,
-    /// A peer to measure against; repeatable. Default: all of the suite's
+    /// A peer to measure against, or FILE.json of an earlier run to compare with; repeatable. Default: all of the
+    /// suite's peers
     #[arg(long = "against", value_name = "PEER")]
-    pub peers: Vec<String>,
-    /// An algorithm; repeatable. Default: all; for pools lz4 and zstd; for streams and locks lzo
+    pub against: Vec<String>,
+    /// An algorithm; repeatable. Default: all; for nbd and pools lz4 and zstd, for
+    /// devices lz4, for pager lz4 and words, for streams and locks lzo
     #[arg(long = "algorithm", value_name = "NAME")]
     pub algorithms: Vec<String>,
     /// Threads of the case with several, at most one a CPU; 1 leaves it out. Default: 2 if possible; for

@@ -1,6 +1,7 @@
 //! The command line of `uzram-bench`, checked into options, and the run from there to the report.
 
-use std::path::PathBuf;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -9,17 +10,22 @@ use crate::aims;
 use crate::args::{SuiteArgs, With};
 use crate::command;
 use crate::corpus::{self, Corpus};
+use crate::earlier;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::machine::{self, Machine};
 use crate::peers::Peer;
 use crate::plain;
 use crate::published;
-use crate::report::{self, Findings, Report};
+use crate::render::{self, RenderArgs};
+use crate::report::{self, Built, Findings, Report};
+use crate::saved::Saved;
 use crate::stop::Stop;
 use crate::suite::contention::{self, ContentionArgs};
 use crate::suite::{Options, Schedule, Suite, Work};
-use crate::suite::{codecs, devices, iopaths, jobs, locks, nbd, pager, pools, store, streams};
+use crate::suite::{
+    codecs, cold, devices, iopaths, jobs, locks, nbd, pager, pools, store, streams,
+};
 use crate::summary::{self, SummaryArgs};
 use crate::synthetic;
 
@@ -47,6 +53,13 @@ pub enum Args {
     /// the store's early rejection of random pages costs and gains. Peers: bare-library, other-levels (of
     /// words, auto and zstd), snappy, wkdm (the codec for pages of 1999), memcpy.
     Codecs(SuiteArgs),
+    /// Cold pages: recompression and writing back, the memory that they gain and the time that they take
+    ///
+    /// A store is filled, and six of ten pages stay idle. They are packed again by zstd, what does not get
+    /// smaller goes to a file, and then all that is idle. The passes are timed beside both codecs alone and
+    /// beside direct writes to the same file, which lies where temporary files do (TMPDIR); reads beside
+    /// each other. The amount of work is fixed.
+    Cold(SuiteArgs),
     /// The server: 4 KiB random reads and writes over NBD, beside nbdkit's RAM disks
     ///
     /// Each server is a process of its own. Buffers come from the corpora, and in a last block from
@@ -120,6 +133,8 @@ pub enum Args {
     Locks(With<ContentionArgs>),
     /// A report's JSON as a table of a quarter of its length, on stdout
     Summary(SummaryArgs),
+    /// A report's JSON as a table of every figure, on stdout, or as a page; also beside an earlier one
+    Render(RenderArgs),
 }
 
 const JOBS_EXAMPLES: &str = "Examples:
@@ -137,6 +152,7 @@ pub fn run(args: Args) -> Result<()> {
     match args {
         Args::Store(args) => measure(&store::SUITE, &args, &()),
         Args::Codecs(args) => measure(&codecs::SUITE, &args, &()),
+        Args::Cold(args) => measure(&cold::SUITE, &args, &()),
         Args::Nbd(args) => measure(&nbd::SUITE, &args, &()),
         Args::Devices(args) => match devices::child(&args.own) {
             Some(done) => done,
@@ -155,12 +171,14 @@ pub fn run(args: Args) -> Result<()> {
         Args::Streams(args) => measure(&streams::SUITE, &args.suite, &args.own),
         Args::Locks(args) => measure(&locks::SUITE, &args.suite, &args.own),
         Args::Summary(args) => summary::run(&args),
+        Args::Render(args) => render::run(&args),
     }
 }
 
 /// Measures a suite, with what every suite takes and what it takes besides.
 fn measure<A>(suite: &Suite<A>, args: &SuiteArgs, own: &A) -> Result<()> {
     let options = options(suite, args)?;
+    let earlier = earlier(suite, args, &options)?;
     folder::undo_dead_runs();
     let run = (suite.plan)(&options, own)?;
     // Found out now rather than after minutes of measuring.
@@ -170,6 +188,9 @@ fn measure<A>(suite: &Suite<A>, args: &SuiteArgs, own: &A) -> Result<()> {
         eprintln!("uzram-bench: WARNING: a build without optimisation; its figures mean NOTHING");
     }
     let machine = Machine::survey();
+    if let Some(earlier) = &earlier {
+        earlier::check_machine(earlier, &machine)?;
+    }
     let mut findings = Findings::default();
     let measured = run(&options, &mut findings);
     // Ctrl-C also reaches the servers, whose end then looks like a failure.
@@ -179,6 +200,7 @@ fn measure<A>(suite: &Suite<A>, args: &SuiteArgs, own: &A) -> Result<()> {
     let report = Report {
         suite: suite.name,
         command: command::line("uzram-bench"),
+        built: Built::this(),
         machine,
         corpora: options.corpora.iter().map(Into::into).collect(),
         blocks: findings.blocks,
@@ -186,12 +208,24 @@ fn measure<A>(suite: &Suite<A>, args: &SuiteArgs, own: &A) -> Result<()> {
         stopped: measured.as_ref().err().map(ToString::to_string),
         headline: None,
     };
-    deliver(&report, args)?;
+    deliver(&report, args, earlier.as_ref())?;
     measured
 }
 
+/// The earlier report that `--against` names.
+fn earlier<A>(suite: &Suite<A>, args: &SuiteArgs, options: &Options) -> Result<Option<Saved>> {
+    let (files, _) = earlier::told_apart(&args.against);
+    match &files[..] {
+        [] => Ok(None),
+        [file] => earlier::load(Path::new(file), suite.name, &options.corpora).map(Some),
+        [_, second, ..] => Err(Error::Usage(format!(
+            "against {second}: one earlier run at a time; leave the others out"
+        ))),
+    }
+}
+
 /// Prints the report and writes the files asked for.
-fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
+fn deliver(report: &Report, args: &SuiteArgs, earlier: Option<&Saved>) -> Result<()> {
     if let Some(path) = &args.json {
         report::write_json(report, path)?;
     }
@@ -205,13 +239,20 @@ fn deliver(report: &Report, args: &SuiteArgs) -> Result<()> {
         true => report::print_table(report),
         false => plain::print(report),
     };
+    let printed = printed.and_then(|()| {
+        let beside = earlier.map(|earlier| earlier::render(report, earlier));
+        io::stdout()
+            .lock()
+            .write_all(beside.unwrap_or_default().as_bytes())
+    });
     let printed = printed.or_else(command::ignore_closed_pipe);
     printed.map_err(|error| Error::io("standard output", error))
 }
 
 fn options<A>(suite: &Suite<A>, args: &SuiteArgs) -> Result<Options> {
     let name = suite.name;
-    let peers = Peer::parse(&args.peers, suite.peers)?;
+    let (_, peers) = earlier::told_apart(&args.against);
+    let peers = Peer::parse(&peers, suite.peers)?;
     let algorithms = algorithms(&args.algorithms, &suite.algorithms())?;
     let threads = match suite.work {
         Work::Matrix => matrix_threads(args.threads)?,
@@ -354,10 +395,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_measured_is_refused_in_one_line() {
-        let said = refused(&nbd::SUITE, |args| args.peers = vec!["memcpy".into()]);
+        let said = refused(&nbd::SUITE, |args| args.against = vec!["memcpy".into()]);
         assert!(said.contains("one of nbdkit-memory, nbdkit-zstd"));
         let said = refused(&store::SUITE, |args| args.algorithms = vec!["lz5".into()]);
-        assert!(said.starts_with("algorithm \"lz5\": unknown; one of lz4"));
+        assert!(said.starts_with("algorithm \"lz5\": unknown; one of auto, lz4"));
         let corpora = |corpora: Vec<PathBuf>| refused(&store::SUITE, |args| args.corpora = corpora);
         assert!(corpora(vec!["/none.pages".into()]).starts_with("corpus /none.pages: "));
         let many = corpora(vec!["/none".into(); 65]);
@@ -376,7 +417,7 @@ mod tests {
             assert_eq!(threads(0), "threads 0: at least 1");
             let said = refused(suite, |args| args.seconds = Some(0));
             assert_eq!(said, "seconds 0: at least 1");
-            let said = refused(suite, |args| args.peers = vec!["memcpy".into()]);
+            let said = refused(suite, |args| args.against = vec!["memcpy".into()]);
             let unknown = "peer \"memcpy\": unknown to this suite; one of kernel-zram";
             assert_eq!(said, unknown);
             let two = || vec!["lz4".into(), "lzo".into()];
@@ -433,7 +474,13 @@ mod tests {
             let options = options(suite, &SuiteArgs::default()).unwrap();
             assert!(!options.corpora.is_empty(), "{name}");
         }
-        let plain = [store::SUITE, codecs::SUITE, nbd::SUITE, pools::SUITE];
+        let plain = [
+            store::SUITE,
+            codecs::SUITE,
+            cold::SUITE,
+            nbd::SUITE,
+            pools::SUITE,
+        ];
         plain.iter().for_each(check);
         check(&devices::SUITE);
         check(&pager::SUITE);

@@ -1,12 +1,13 @@
 //! `uzram-bench`: uzram measured against its peers, on pages that you choose.
 //!
 //! - [`cli`] checks the command line and runs a suite from there to the report.
-//! - `suite/` holds one suite a folder: `store` (the library), `codecs`, `pools` (the allocators),
+//! - `suite/` holds one suite a folder: `store` (the library), `codecs`, `cold`, `pools` (the allocators),
 //!   `streams` and `locks` (the engine's sharing), `nbd` (the server) and others.
 //! - `job/` runs what iozone and fio made common on anything that holds blocks.
 //! - `peers/` holds what uzram is compared with, one peer a file.
 //! - `side` is a side of any comparison; `suite/turns` is the loop in which sides alternate; `figures` makes
 //!   rows and ratios of what they did.
+//! - `swap/` is a swap layer: slots of pages on any block device, and three ways to hand pages over.
 //! - `workload`, `synthetic` and `sink` are what all sides share: pages, orders, buffers. The head of
 //!   `workload` says what is fair.
 //! - `folder` holds folders and cgroups of a run, and undoes what a run that was killed left behind.
@@ -33,6 +34,7 @@ pub mod args;
 pub mod cli;
 #[allow(unsafe_code)]
 mod cpu_time;
+mod earlier;
 mod figures;
 mod folder;
 mod job;
@@ -42,10 +44,13 @@ mod mapping;
 mod peers;
 mod plain;
 mod published;
+mod render;
+mod saved;
 mod side;
 mod sink;
 mod suite;
 mod summary;
+mod swap;
 mod synthetic;
 mod workload;
 

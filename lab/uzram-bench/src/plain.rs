@@ -94,7 +94,7 @@ fn sentence(case: &[&Measured]) -> String {
 mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::report::{Missing, Ratio};
+    use crate::report::{Built, Missing, Ratio};
     use crate::sample::Series;
 
     fn report() -> Report {
@@ -146,6 +146,7 @@ mod tests {
         Report {
             suite: "store",
             command: String::new(),
+            built: Built::this(),
             machine: Machine::survey(),
             corpora: Vec::new(),
             blocks: vec![block, many],

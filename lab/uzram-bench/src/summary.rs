@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::command::ignore_closed_pipe;
 use crate::error::{Error, Result};
+use crate::saved;
 
 /// The arguments of `summary`.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,15 +35,12 @@ pub(crate) fn run(args: &SummaryArgs) -> Result<()> {
 }
 
 fn load(path: &Path) -> Result<Value> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| Error::Usage(format!("report {shown}: {error}")))?;
-    let report: Value = serde_json::from_str(&text)
-        .map_err(|error| Error::Usage(format!("report {shown}: {error}")))?;
+    let report: Value = saved::load(path)?;
     match report["results"].is_array() {
         true => Ok(report),
         false => Err(Error::Usage(format!(
-            "report {shown}: has no results; name what --json wrote"
+            "report {}: has no results; name what --json wrote",
+            path.display()
         ))),
     }
 }

@@ -1,5 +1,5 @@
 //! Shared by tests and benchmarks: one generator of random numbers, pages of known kinds, a
-//! browser that checks reports, and cargo for tests that build programs.
+//! browser that checks reports, cargo for tests that build programs, and loop devices.
 //!
 //! The same seed gives the same bytes everywhere. This crate depends on none of the others, so
 //! that all of them can use it in their tests. The product never does.
@@ -8,8 +8,10 @@
 
 pub mod browser;
 mod cargo;
+mod loop_device;
 pub mod pages;
 mod rng;
 
 pub use cargo::cargo;
+pub use loop_device::Loop;
 pub use rng::{Rng, noise};

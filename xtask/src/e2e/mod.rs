@@ -15,7 +15,8 @@ use crate::process::{self, Output};
 use crate::report::Report;
 use crate::workspace;
 use cases::{Bench, CASES, Variant};
-pub use client::write_and_read;
+pub use client::{Client, write_and_read};
+pub use server::{DEVICE_NAME, Server, uzram};
 
 /// The packages that are tested optimized. One list for the program and the tests: cargo chooses features for all
 /// packages of a command, and with other features it would build most crates again.

@@ -21,7 +21,8 @@ const ANSWER_PAUSE: Duration = Duration::from_millis(10);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// Time limit of a control command.
 const CONTROL_LIMIT: Duration = Duration::from_secs(20);
-const DEVICE_NAME: &str = "e2e";
+/// The name of a server's disk.
+pub const DEVICE_NAME: &str = "e2e";
 
 /// A running server; killed when dropped.
 pub struct Server {
@@ -38,6 +39,14 @@ impl Server {
     /// If the server ends, or does not answer within its limit; with its output.
     pub fn start(binary: &Path, arguments: &[&str]) -> Result<Server, String> {
         let dir = tempfile::tempdir().map_err(|error| format!("temporary directory: {error}"))?;
+        Server::start_in(dir, binary, arguments)
+    }
+
+    /// As [`start`](Server::start), in a directory that an earlier server may have used.
+    ///
+    /// # Errors
+    /// If the server ends, or does not answer within its limit; with its output.
+    pub fn start_in(dir: TempDir, binary: &Path, arguments: &[&str]) -> Result<Server, String> {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700))
             .map_err(|error| format!("{}: {error}", dir.path().display()))?;
         let mut command = uzram(binary, dir.path());
@@ -119,6 +128,12 @@ impl Server {
         }
     }
 
+    /// Kills it. Its directory is left as it is then.
+    pub fn kill(mut self) -> TempDir {
+        self.running.kill();
+        self.dir
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
@@ -150,7 +165,7 @@ fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 /// The `uzram` command with its state in `dir`.
-fn uzram(binary: &Path, dir: &Path) -> Command {
+pub fn uzram(binary: &Path, dir: &Path) -> Command {
     let mut command = workspace::command(binary);
     command.env("XDG_RUNTIME_DIR", dir);
     command

@@ -5,6 +5,7 @@
 //! filesystem (`initramfs`), a machine (`qemu`) of some kind (`platform`) and its output (`watch`). `tests` lists
 //! the tests. All files of a guest lie in `target/vm/TEST`, also after a failure.
 
+mod debian_disk;
 mod initramfs;
 pub mod kernel;
 mod modules;
@@ -19,9 +20,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use crate::dist::{self, TestProgram};
 use crate::install::{self, Tool};
 use crate::report::Report;
-use crate::{dist, workspace};
+use crate::workspace;
+use debian_disk::System;
 use initramfs::Initramfs;
 use kernel::Kernel;
 use modules::Module;
@@ -181,6 +184,7 @@ fn shell(options: &Options) -> Result<bool, String> {
     if let Some(test) = test {
         add_test(&mut root, test, bench.platform)?;
     }
+    let on_disk = test.map_or_else(String::new, |test| script(test.script, bench.platform));
     println!("vm: leave with `exit`, or with Ctrl-A and x");
     let folder = folder(bench.platform, "shell");
     let guest = Guest {
@@ -188,8 +192,10 @@ fn shell(options: &Options) -> Result<bool, String> {
         kernel: &bench.kernel,
         archive: &root.finish(),
         memory_mib: test.map_or(SHELL_MEMORY_MIB, |test| test.memory_mib),
+        counts: test.is_some_and(|test| test.counts),
         devices: test.map_or(&[], |test| test.devices),
         uzram: bench.uzram.as_deref(),
+        system: test.and_then(|test| bench.system(test, &on_disk)),
         second: None,
         folder: &folder,
     };
@@ -202,8 +208,11 @@ struct Bench {
     kernel: Kernel,
     programs: Source,
     uzram: Option<PathBuf>,
+    package: Option<PathBuf>,
     laboratory: Option<PathBuf>,
+    tests: Vec<TestProgram>,
     eat: Option<PathBuf>,
+    instructions: Option<PathBuf>,
     show: bool,
 }
 
@@ -224,13 +233,24 @@ impl Bench {
         let target = platform.target()?;
         let wants_uzram = tests.iter().any(|test| test.uzram);
         let uzram = wants_uzram.then(|| dist::build(&target)).transpose()?;
+        let can_install = |test: &&&GuestTest| test.debian && debian_disk::missing().is_empty();
+        let wants_package = tests.iter().any(|test| can_install(&test));
+        let package = wants_package.then(|| dist::package(&target)).transpose()?;
         let wants_laboratory = tests.iter().any(|test| test.laboratory);
         let laboratory = wants_laboratory
             .then(|| dist::build_laboratory(&target))
             .transpose()?;
+        let wants_tests = tests.iter().any(|test| test.tests);
+        let test_programs = wants_tests
+            .then(|| dist::build_tests(&target))
+            .transpose()?;
         let wants_eat = tests.iter().any(|test| test.eat);
         let eat = wants_eat
             .then(|| programs::build_eat(&target))
+            .transpose()?;
+        let wants_instructions = tests.iter().any(|test| test.counts);
+        let instructions = wants_instructions
+            .then(|| dist::build_instructions(&target))
             .transpose()?;
         println!("vm: Linux {}", kernel.release);
         Ok(Bench {
@@ -238,15 +258,21 @@ impl Bench {
             kernel,
             programs: programs_of(platform)?,
             uzram,
+            package,
             laboratory,
+            tests: test_programs.unwrap_or_default(),
             eat,
+            instructions,
             show,
         })
     }
 
     /// Runs one test and counts it.
     fn run(&self, test: &GuestTest, report: &mut Report) {
-        let missing = self.programs.missing(test.programs);
+        let mut missing = self.programs.missing(test.programs);
+        if test.debian {
+            missing.extend(debian_disk::missing());
+        }
         if !missing.is_empty() {
             let packages = install::packages(&missing);
             let what = format!("vm: {} (no {})", test.name, packages.join(", "));
@@ -273,6 +299,11 @@ impl Bench {
         let root = self.root(&modules, test.programs, test.uzram);
         let mut root = root.map_err(Failure::Other)?;
         add_test(&mut root, test, self.platform).map_err(Failure::Other)?;
+        for (name, program) in self.tests.iter().filter(|_| test.tests) {
+            let added = programs::add_static(&mut root, program, &format!("/bin/{name}"));
+            added.map_err(Failure::Other)?;
+        }
+        let on_disk = script(test.script, self.platform);
         let mut second = None;
         if let Some(text) = test.second {
             root.file("/test/second", true, script(text, self.platform).as_bytes());
@@ -285,8 +316,10 @@ impl Bench {
             kernel: &self.kernel,
             archive: &root.finish(),
             memory_mib: test.memory_mib,
+            counts: test.counts,
             devices: test.devices,
             uzram: self.uzram.as_deref(),
+            system: self.system(test, &on_disk),
             second: second.as_deref(),
             folder,
         };
@@ -302,6 +335,16 @@ impl Bench {
         let remark = fs::read_to_string(folder.join("files/remark")).unwrap_or_default();
         let remark = remark.lines().next().unwrap_or_default();
         Ok(format!("up in {up:.1} s {remark}"))
+    }
+
+    /// The system on the disk of a test that has one, with `script`.
+    fn system<'a>(&'a self, test: &GuestTest, script: &'a str) -> Option<System<'a>> {
+        let package = self.package.as_deref().filter(|_| test.debian)?;
+        Some(System {
+            package,
+            script,
+            finish: FINISH,
+        })
     }
 
     /// The root filesystem, without a script to run in it.
@@ -337,6 +380,9 @@ impl Bench {
         if let Some(eat) = &self.eat {
             programs::add_static(&mut root, eat, "/bin/eat")?;
         }
+        if let Some(instructions) = &self.instructions {
+            programs::add_static(&mut root, instructions, "/bin/instructions")?;
+        }
         for folder in ["/dev", "/proc", "/sys"] {
             root.folder(folder);
         }
@@ -361,6 +407,10 @@ impl Bench {
 /// Puts the test's own files into the root.
 fn add_test(root: &mut Initramfs, test: &GuestTest, platform: &Platform) -> Result<(), String> {
     root.file("/test/run", true, script(test.script, platform).as_bytes());
+    if test.debian {
+        root.file("/test/root", false, b"");
+        root.file("/test/systemd", false, b"");
+    }
     if test.certificate {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_string()]);
         let made = made.map_err(|error| error.to_string())?;

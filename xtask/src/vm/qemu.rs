@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::debian_disk::System;
 use super::kernel::Kernel;
 use super::platform::Platform;
 use super::watch::{Failure, Watch};
@@ -26,6 +27,8 @@ const BACKEND_LIMIT: Duration = Duration::from_secs(10);
 pub enum Device {
     /// A virtio disk.
     Disk { size_mib: u32 },
+    /// The same, with a whole system on it.
+    Debian { size_mib: u32 },
     /// Persistent memory (`/dev/pmem0`).
     Nvdimm { size_mib: u32 },
     /// A virtio disk that another process, qemu-storage-daemon, serves over vhost-user.
@@ -40,9 +43,13 @@ pub struct Guest<'a> {
     pub kernel: &'a Kernel,
     pub archive: &'a [u8],
     pub memory_mib: u32,
+    /// Whether its clock counts instructions, a nanosecond for each; it has one CPU then.
+    pub counts: bool,
     pub devices: &'a [Device],
     /// The program that serves [`Device::Uzram`].
     pub uzram: Option<&'a Path>,
+    /// The content of [`Device::Debian`].
+    pub system: Option<System<'a>>,
     /// The second boot after the first has succeeded, with the same devices.
     pub second: Option<&'a [u8]>,
     /// The folder of the guest's files; emptied before it starts.
@@ -159,6 +166,10 @@ impl Guest<'_> {
             let image = self.create(&image_name(index))?;
             let size_bytes = u64::from(device.size_mib()) << 20;
             image.set_len(size_bytes).map_err(failed)?;
+            if let Device::Debian { size_mib } = device {
+                let system = self.system.as_ref().ok_or("this test has no system")?;
+                system.write(&self.folder.join(image_name(index)), *size_mib)?;
+            }
         }
         tempfile::tempdir().map_err(failed)
     }
@@ -184,7 +195,7 @@ impl Guest<'_> {
             let command = match device {
                 Device::VhostUserBlk { .. } => self.storage_daemon(index, &socket),
                 Device::Uzram { size_mib } => self.uzram(index, *size_mib, &socket)?,
-                Device::Disk { .. } | Device::Nvdimm { .. } => continue,
+                Device::Disk { .. } | Device::Debian { .. } | Device::Nvdimm { .. } => continue,
             };
             backends.push(self.start_backend(index, command, &socket)?);
         }
@@ -277,8 +288,15 @@ impl Guest<'_> {
             "-display",
             "none",
         ]);
-        command.args(["-accel", "tcg,thread=multi", "-cpu", platform.cpu]);
-        command.arg("-smp").arg(platform.cpus.to_string());
+        let (accelerator, cpus) = match self.counts {
+            true => ("tcg,thread=single", 1),
+            false => ("tcg,thread=multi", platform.cpus),
+        };
+        command.args(["-accel", accelerator, "-cpu", platform.cpu]);
+        command.arg("-smp").arg(cpus.to_string());
+        if self.counts {
+            command.args(["-icount", "shift=0,sleep=off"]);
+        }
         command.arg("-machine").arg(format!(
             "{},nvdimm={},memory-backend=memory",
             platform.machine,
@@ -357,6 +375,7 @@ impl Device {
     fn size_mib(self) -> u32 {
         match self {
             Device::Disk { size_mib }
+            | Device::Debian { size_mib }
             | Device::Nvdimm { size_mib }
             | Device::VhostUserBlk { size_mib }
             | Device::Uzram { size_mib } => size_mib,
@@ -366,7 +385,7 @@ impl Device {
     fn arguments(self, index: usize, socket: &Path, cpus: u32) -> [String; 4] {
         let image = image_name(index);
         match self {
-            Device::Disk { .. } => [
+            Device::Disk { .. } | Device::Debian { .. } => [
                 "-drive".into(),
                 format!("if=none,id=disk{index},format=raw,file={image}"),
                 "-device".into(),

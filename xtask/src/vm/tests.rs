@@ -26,14 +26,20 @@ pub struct GuestTest {
     pub modules: &'static [&'static str],
     /// Programs to copy from this machine.
     pub programs: &'static [Tool],
+    /// Whether its system is Debian with systemd and the package, on the first device.
+    pub debian: bool,
     /// Whether it wants `uzram`, the static binary, in /bin.
     pub uzram: bool,
     /// Whether it wants `uzram-bench`, static too.
     pub laboratory: bool,
+    /// Whether it wants the engine's and the devices' tests in /bin, as `uzram-unit` and `uzram-it`.
+    pub tests: bool,
     /// Whether it wants a certificate of `localhost`, /test/certificate.pem, and its key, /test/key.pem.
     pub certificate: bool,
     /// Whether it wants `eat`, which uses more memory than there is, in /bin.
     pub eat: bool,
+    /// Whether its clock counts instructions; it has the engine's example `instructions` in /bin then.
+    pub counts: bool,
     pub memory_mib: u32,
     pub devices: &'static [Device],
     /// Time limit of the script alone. It is far above the usual time, because the machine may be
@@ -56,10 +62,13 @@ const PLAIN: GuestTest = GuestTest {
     second: None,
     modules: &[],
     programs: &[],
+    debian: false,
     uzram: false,
     laboratory: false,
+    tests: false,
     certificate: false,
     eat: false,
+    counts: false,
     memory_mib: 256,
     devices: &[],
     limit: Duration::from_secs(60),
@@ -173,6 +182,28 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "pages",
+        script: include_str!("../../guest/pages.sh"),
+        tests: true,
+        memory_mib: 1024,
+        limit: Duration::from_secs(900),
+        // This machine's tests run on its own kernel.
+        measures: true,
+        elsewhere: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "systemd",
+        script: include_str!("../../guest/systemd.sh"),
+        modules: &["virtio_blk", "ext4", "fuse", "loop max_loop=4"],
+        debian: true,
+        memory_mib: 768,
+        devices: &[Device::Debian { size_mib: 512 }],
+        limit: Duration::from_secs(900),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
         name: "kernel-zram-brd",
         script: include_str!("../../guest/kernel-zram-brd.sh"),
         modules: &["zram num_devices=1", "brd rd_nr=1 rd_size=32768", "ext4"],
@@ -188,6 +219,18 @@ pub const TESTS: &[GuestTest] = &[
         memory_mib: 384,
         limit: Duration::from_secs(900),
         measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "swap-unit",
+        script: include_str!("../../guest/swap-unit.sh"),
+        modules: &["fuse", "loop max_loop=2"],
+        uzram: true,
+        eat: true,
+        memory_mib: 384,
+        limit: Duration::from_secs(600),
+        measures: true,
+        elsewhere: true,
         ..PLAIN
     },
     GuestTest {
@@ -251,6 +294,15 @@ pub const TESTS: &[GuestTest] = &[
         uzram: true,
         laboratory: true,
         memory_mib: 1024,
+        limit: Duration::from_secs(600),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "instructions",
+        script: include_str!("../../guest/instructions.sh"),
+        counts: true,
+        memory_mib: 512,
         limit: Duration::from_secs(600),
         measures: true,
         ..PLAIN

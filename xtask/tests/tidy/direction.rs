@@ -39,6 +39,8 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("uzram-variants", &["uzram"]),
+    // It compiles files of others again.
+    ("uzram-orderings", &[]),
     (TESTKIT, &[]),
     ("xtask", &[]),
 ];

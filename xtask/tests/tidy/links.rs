@@ -9,6 +9,7 @@ const APART: &[(&str, &[&str])] = &[
         "uzram-cli",
         &[
             "uzram-bench",
+            "uzram-orderings",
             "uzram-testkit",
             "uzram-variants",
             "libmimalloc-sys",
@@ -19,6 +20,7 @@ const APART: &[(&str, &[&str])] = &[
         &[
             "uzram-advise",
             "uzram-bench",
+            "uzram-orderings",
             "uzram-testkit",
             "uzram-variants",
             "maud",

@@ -11,7 +11,7 @@ use crate::command::{self, ignore_closed_pipe};
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::report::{self, Block, Headline, Measured, Report, Tradeoff};
+use crate::report::{self, Block, Built, Headline, Measured, Report, Tradeoff};
 use crate::sample::{Series, Spread};
 
 const SCHEMA: u32 = 1;
@@ -311,6 +311,7 @@ pub(super) fn report(advice: &Advice<'_>) -> Report {
     Report {
         suite: "advise",
         command: command::line("uzram"),
+        built: Built::this(),
         machine: Machine::survey(),
         corpora: Vec::new(),
         blocks: vec![block],

@@ -1,6 +1,6 @@
 //! The results of a suite: the figures, the peers, and the aims.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::claim::Claim;
 use super::columns::Matrix;
@@ -18,6 +18,8 @@ pub struct Report {
     pub suite: &'static str,
     /// The command line as typed.
     pub command: String,
+    /// The build that measured.
+    pub built: Built,
     /// The machine that was measured on.
     pub machine: Machine,
     /// The pages that were measured on.
@@ -30,6 +32,25 @@ pub struct Report {
     pub stopped: Option<String>,
     /// The conclusion, where a suite can draw one itself.
     pub headline: Option<Headline>,
+}
+
+/// A build: its revision and its cargo profile.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// The revision.
+    pub git: String,
+    /// The cargo profile.
+    pub profile: String,
+}
+
+impl Built {
+    /// This program.
+    pub fn this() -> Built {
+        Built {
+            git: GIT.to_owned(),
+            profile: PROFILE.to_owned(),
+        }
+    }
 }
 
 /// The first thing that a reader should see.
@@ -73,11 +94,14 @@ pub struct Findings {
 }
 
 /// A corpus's line in the report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CorpusFacts {
-    pub(super) name: String,
-    pub(super) pages: usize,
-    pub(super) same_filled_pages: usize,
+    /// Its name.
+    pub name: String,
+    /// Its pages.
+    pub pages: usize,
+    /// Those of them that are filled with one word.
+    pub same_filled_pages: usize,
 }
 
 impl From<&Corpus> for CorpusFacts {
@@ -221,9 +245,9 @@ pub fn belongs(ratio: &Ratio, measured: &Measured) -> bool {
 }
 
 /// The revision this was built from, `unknown` outside a checkout.
-pub const GIT: &str = env!("UZRAM_BUILD_GIT");
+const GIT: &str = env!("UZRAM_BUILD_GIT");
 /// The cargo profile this was built with.
-pub const PROFILE: &str = env!("UZRAM_BUILD_PROFILE");
+const PROFILE: &str = env!("UZRAM_BUILD_PROFILE");
 
 /// Whether the compiler optimised: figures of a build without are worth nothing.
 pub fn is_optimised() -> bool {

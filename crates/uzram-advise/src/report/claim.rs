@@ -1,11 +1,11 @@
 //! Claims and aims, and whether they held.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::sample::Spread;
 
 /// A claim about figures of this report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Claim {
     /// The source of the claim.
     pub basis: Basis,
@@ -22,7 +22,7 @@ pub struct Claim {
 }
 
 /// The source of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
     /// An aim of uzram.
@@ -32,7 +32,7 @@ pub enum Basis {
 }
 
 /// Whether a claim held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// All runs confirm it.

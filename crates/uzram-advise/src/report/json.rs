@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{Claim, CorpusFacts, GIT, Measured, PROFILE, Ratio, Report};
+use super::{Claim, CorpusFacts, Measured, Ratio, Report};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 
@@ -47,8 +47,8 @@ fn document(report: &Report) -> Document<'_> {
         schema: SCHEMA,
         suite: report.suite,
         command: &report.command,
-        git: GIT,
-        profile: PROFILE,
+        git: &report.built.git,
+        profile: &report.built.profile,
         machine: &report.machine,
         corpora: &report.corpora,
         results: blocks.iter().flat_map(|block| &block.results).collect(),

@@ -11,8 +11,8 @@ mod matrix;
 mod table;
 
 pub use block::{
-    Aim, Block, CorpusFacts, Findings, GIT, Headline, Measured, Missing, PROFILE, Ratio, Report,
-    SUBJECT, Tradeoff, belongs, is_optimised,
+    Aim, Block, Built, CorpusFacts, Findings, Headline, Measured, Missing, Ratio, Report, SUBJECT,
+    Tradeoff, belongs, is_optimised,
 };
 pub use claim::{Basis, Claim, Standing};
 pub use columns::{Column, Figure, Lines, Matrix};
@@ -59,6 +59,7 @@ pub(crate) mod tests {
         Report {
             suite: "store",
             command: "uzram bench store".to_owned(),
+            built: Built::this(),
             machine,
             corpora: vec![CorpusFacts::from(&corpus())],
             blocks: vec![Block {

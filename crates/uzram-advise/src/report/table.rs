@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::block::{Aim, Block, GIT, Measured, PROFILE, Ratio, Report, belongs};
+use super::block::{Aim, Block, Measured, Ratio, Report, belongs};
 use super::claim::Claim;
 
 const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, false, true, false, false];
@@ -37,8 +37,10 @@ fn render(report: &Report) -> String {
     let micros =
         |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| format!("{:.1} us", ns as f64 / 1e3));
     let text = format!(
-        "uzram {GIT}, profile {PROFILE}; {} CPUs, {}, Linux {}, {:.1} GiB; a wake-up takes {} on \
+        "uzram {}, profile {}; {} CPUs, {}, Linux {}, {:.1} GiB; a wake-up takes {} on \
          the same CPU, {} to another",
+        report.built.git,
+        report.built.profile,
         machine.cpus,
         machine.model,
         machine.kernel,

@@ -1,6 +1,7 @@
 //! `uzram down`: undoes `uzram up`, also where only a part of it is left.
 
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
@@ -17,8 +18,19 @@ use crate::failure::{Failure, Result};
 use crate::output::print;
 
 /// The time that a server has to end.
-pub const END_TIMEOUT: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_PAUSE: Duration = Duration::from_millis(10);
+
+/// Ends a server that this process has started: by force, if it takes too long.
+pub fn end(child: &mut Child) {
+    let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
+    let deadline = Instant::now() + END_TIMEOUT;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(END_PAUSE);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
 
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &DownArgs) -> Result {

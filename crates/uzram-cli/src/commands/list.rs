@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 
-use super::{Dead, Disk, StateAt, dead, disks, none, number, plain, ratio};
+use super::{Dead, Disk, StateAt, columns, dead, disks, none, number, plain, ratio};
 use crate::args::ListArgs;
 use crate::failure::Result;
-use crate::output::{Align, bold, columns, cut, print, print_json, warn, width};
+use crate::output::{Align, bold, columns as aligned, cut, print, print_json, warn, width};
 
 /// The fields of a disk in JSON, by the attribute table's names.
 const LISTED: [&str; 12] = [
@@ -37,6 +37,8 @@ const HEADER: [(&str, Align); 10] = [
     ("PID", Align::Right),
     ("ENDPOINT", Align::Left),
 ];
+/// The columns of `--bytes` and the like without `--output`.
+const USUAL: &str = "NAME,ALGORITHM,DISKSIZE,DATA,COMPR,TOTAL,COMP-RATIO,CLIENTS,PID,ENDPOINT";
 /// The columns that a narrow terminal lacks, as endpoints have lines of their own there.
 const LEFT_OUT: [&str; 3] = ["ENDPOINT", "PID", "CLIENTS"];
 /// The next ones that are left out until the table fits.
@@ -53,16 +55,20 @@ pub fn run(state: StateAt<'_>, args: &ListArgs) -> Result {
         let all = disks.iter().map(json).chain(dead.iter().map(dead_json));
         return print_json(&all.collect());
     }
-    if disks.is_empty() && dead.is_empty() {
+    if disks.is_empty() && dead.is_empty() && !args.columns.is_given() {
         return print(none(&state)?);
     }
-    let mut rows = Vec::new();
-    for disk in &disks {
-        match &disk.attributes {
-            Ok(attributes) => rows.push(row(attributes)),
+    let mut answered = Vec::new();
+    for disk in disks {
+        match disk.attributes {
+            Ok(attributes) => answered.push(attributes),
             Err(failure) => warn(&failure.to_string()),
         }
     }
+    if args.columns.is_given() {
+        return print(&columns::table(&answered, &args.columns, USUAL)?);
+    }
+    let rows: Vec<_> = answered.iter().map(row).collect();
     let dead: Vec<String> = dead.iter().map(Dead::line).collect();
     print(&[table(&rows, width()), dead.concat()].concat())
 }
@@ -106,7 +112,7 @@ fn without(left_out: &[&str], rows: &[Vec<String>]) -> String {
     let shown = |row: &Vec<String>| kept.iter().map(|&column| row[column].clone()).collect();
     let rows: Vec<_> = [&titles].into_iter().chain(rows).map(shown).collect();
     let align: Vec<_> = kept.iter().map(|&column| HEADER[column].1).collect();
-    columns(&rows, &align)
+    aligned(&rows, &align)
 }
 
 fn fits(table: &str, width: usize) -> bool {

@@ -3,33 +3,42 @@
 pub mod add;
 mod alike;
 mod attached;
+mod background;
 pub mod btt;
+mod columns;
 pub mod compact;
 pub mod doctor;
 pub mod down;
+mod file_system;
 mod kernel_settings;
 pub mod list;
+pub mod metrics;
 mod record;
 pub mod remove;
 pub mod reset;
 pub mod serve;
 pub mod set;
 pub mod stat;
+pub mod top;
 pub mod up;
+pub mod up_file;
+pub mod view;
 mod watch;
+pub mod zramctl;
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use uzram_server::DeviceConfig;
 use uzram_server::attachment::Leftovers;
-use uzram_server::control::{Attributes, Reply, Request, ask};
+use uzram_server::control::{Attributes, Reply, Request, ask_with};
 use uzram_server::nearest::remedy;
 use uzram_server::options::{OptionSpec, ValueForm, device_config};
 use uzram_server::state::{Entry, StateDir, check_name, default_path, own_uid};
+use uzram_server::{DeviceConfig, Latencies};
 
 use crate::args::device::Given;
 use crate::failure::{Failure, Result};
@@ -107,6 +116,13 @@ impl Given {
             .collect()
     }
 
+    /// The device that the options describe, whatever its size.
+    pub fn template(self) -> Result<DeviceConfig> {
+        let mut given = self.without("size");
+        given.extend([("size", "1G".to_owned())]);
+        given.config()
+    }
+
     /// The device that the options describe.
     pub fn config(&self) -> Result<DeviceConfig> {
         let options = self.options()?;
@@ -170,6 +186,17 @@ pub fn disk(state: &StateDir, name: &str) -> Result<Attributes> {
 
 /// Writes an attribute of the disk `name`.
 pub fn set(state: &StateDir, name: &str, attribute: &str, value: &str) -> Result {
+    set_with(state, name, attribute, value, None)
+}
+
+/// The same, with the file that the value names.
+fn set_with(
+    state: &StateDir,
+    name: &str,
+    attribute: &str,
+    value: &str,
+    file: Option<&File>,
+) -> Result {
     let entry = find(state, name)?;
     let (name, attribute, value) = (name.to_owned(), attribute.into(), value.into());
     let request = Request::Set {
@@ -177,7 +204,8 @@ pub fn set(state: &StateDir, name: &str, attribute: &str, value: &str) -> Result
         attribute,
         value,
     };
-    done(state, &entry, &request).map(|_| ())
+    let deadline = Instant::now() + DYING_TIMEOUT;
+    done_by(state, &entry, &request, file, deadline).map(|_| ())
 }
 
 /// The server that `wanted` means: the one with a disk of that name or with that process id, or
@@ -296,26 +324,32 @@ fn stat(state: &StateDir, entry: &Entry) -> Result<Attributes> {
 
 fn stat_by(state: &StateDir, entry: &Entry, deadline: Instant) -> Result<Attributes> {
     let name = entry.name.clone();
-    let reply = done_by(state, entry, &Request::Stat { name }, deadline)?;
+    let reply = done_by(state, entry, &Request::Stat { name }, None, deadline)?;
     let device = reply.devices.into_iter().next();
     device.ok_or_else(|| Failure::Failed(format!("{}: its server sent no attributes", entry.name)))
 }
 
 /// Has the server of `entry` carry `request` out.
 fn done(state: &StateDir, entry: &Entry, request: &Request) -> Result<Reply> {
-    done_by(state, entry, request, Instant::now() + DYING_TIMEOUT)
+    done_by(state, entry, request, None, Instant::now() + DYING_TIMEOUT)
 }
 
 /// The same. A server that ends meanwhile closes its socket before it gives its locks back: until
 /// `deadline` they are waited for, as they tell that it was killed and is not just deaf.
-fn done_by(state: &StateDir, entry: &Entry, request: &Request, deadline: Instant) -> Result<Reply> {
+fn done_by(
+    state: &StateDir,
+    entry: &Entry,
+    request: &Request,
+    file: Option<&File>,
+    deadline: Instant,
+) -> Result<Reply> {
     let name = &entry.name;
     let Some(owner) = &entry.owner else {
         return Err(Failure::Failed(format!(
             "{name}: its server is still starting; try again"
         )));
     };
-    let reply = ask(&owner.control, request).map_err(|error| {
+    let reply = ask_with(&owner.control, request, file).map_err(|error| {
         if is_closed(&error) && ends(state, entry, deadline) {
             return match state.dead_entry(name) {
                 Some(_) => was_killed(name),
@@ -375,6 +409,24 @@ pub fn ratio(value: Option<&Value>) -> String {
     match value.and_then(Value::as_f64) {
         Some(ratio) => format!("{ratio:.2}"),
         None => "-".into(),
+    }
+}
+
+/// The time within which a share of requests ended: `12 us`, or `-` without requests.
+pub fn quantile(times: &Latencies, share: f64) -> String {
+    times.quantile_ns(share).map_or("-".into(), time)
+}
+
+/// Nanoseconds for people, with two digits or more.
+fn time(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    match value < 9.95 {
+        true => format!("{value:.1} {unit}"),
+        false => format!("{value:.0} {unit}"),
     }
 }
 

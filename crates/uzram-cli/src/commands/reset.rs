@@ -7,6 +7,6 @@ use crate::output::print;
 
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &ResetArgs) -> Result {
-    set(&state.open_to_ask()?, &args.name, "reset", "1")?;
+    set(&state.open_to_ask()?, &args.name, "empty", "1")?;
     print(&format!("{} is empty.\n", args.name))
 }

@@ -1,9 +1,15 @@
 //! `uzram set`.
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::fs::OFlags;
 use uzram_server::attributes;
 use uzram_server::control::Request;
 
-use super::{StateAt, disk, done, plain, server, set};
+use super::{
+    StateAt, absolute_text, disk, done, plain, server, set, set_with, with_absolute_files,
+};
 use crate::args::SetArgs;
 use crate::failure::{Failure, Result};
 use crate::output::print;
@@ -27,12 +33,46 @@ fn set_of_disk(
         return Err(Failure::Usage(text));
     }
     let state = state.open_to_ask()?;
-    set(&state, name, attribute, value)?;
+    match named_file(attribute, value)? {
+        Some((value, file)) => set_with(&state, name, attribute, &value, Some(&file))?,
+        None => set(&state, name, attribute, value)?,
+    }
     let now = disk(&state, name)?.get(attribute).map(plain);
     // What can only be written has no value to show.
     print(&now.map_or_else(String::new, |value| {
         format!("{name}: {attribute} is {value}\n")
     }))
+}
+
+/// The file that a value names, opened, and the value with its whole path: the server may be in a sandbox,
+/// and in another directory.
+fn named_file(attribute: &str, value: &str) -> Result<Option<(String, File)>> {
+    let (value, path, is_written) = match attribute {
+        "backing_dev" => {
+            let path = absolute_text(attribute, value.as_ref())?;
+            (path.clone(), path, true)
+        }
+        "algorithm_params" => {
+            let value = with_absolute_files(value);
+            let named = value.split(',').find_map(|word| word.strip_prefix("dict="));
+            match named.map(str::to_owned) {
+                Some(path) => (value, path, false),
+                None => return Ok(None),
+            }
+        }
+        _ => return Ok(None),
+    };
+    // NONBLOCK: what is no file must not hold the command up.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(is_written)
+        .custom_flags(flags)
+        .open(&path);
+    match opened {
+        Ok(file) => Ok(Some((value, file))),
+        Err(error) => Err(Failure::Failed(format!("{attribute} {path:?}: {error}"))),
+    }
 }
 
 fn set_of_server(state: StateAt<'_>, args: &SetArgs, attribute: &str, value: &str) -> Result {

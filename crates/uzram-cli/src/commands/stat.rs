@@ -1,11 +1,12 @@
 //! `uzram stat`.
 
 use serde_json::Value;
+use uzram_server::Latencies;
 use uzram_server::attributes::{Attribute, Group, Measure, TABLE, find, raw_line};
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 
-use super::{Dead, StateAt, dead, disk, disks, none, plain, ratio, watch};
+use super::{Dead, StateAt, dead, disk, disks, none, plain, quantile, ratio, watch};
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{Align, bold, columns, hanging, print, print_json, width, wrapped};
@@ -146,6 +147,7 @@ fn rows(device: &Attributes) -> Vec<Vec<String>> {
     let sections = [
         ("mm_stat", Group::MmStat),
         ("io_stat", Group::IoStat),
+        ("bd_stat", Group::BdStat),
         ("uzram", Group::Uzram),
     ];
     let mut rows = Vec::new();
@@ -172,6 +174,10 @@ fn counter(device: &Attributes, attribute: &Attribute) -> Option<Vec<String>> {
     let (short, raw) = match (attribute.measure, value.as_u64()) {
         (Measure::Bytes, Some(bytes)) => (human(bytes), format!("{bytes} bytes")),
         (Measure::Ratio, _) => (ratio(Some(value)), String::new()),
+        (Measure::Times, _) => {
+            let times = Latencies::from_json(value);
+            (quantile(&times, 0.5), quantile(&times, 0.99))
+        }
         _ => (plain(value), String::new()),
     };
     Some(vec![

@@ -7,12 +7,10 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::mount::MountFlags;
 use uzram_server::attachment::{Attach, Leftovers, usage};
 use uzram_server::control::Attributes;
 use uzram_server::options::ValueForm;
@@ -23,7 +21,7 @@ use uzram_server::system;
 
 use super::alike::differences;
 use super::record::{MountUse, Use, forget, resolved};
-use super::{StateAt, down, kernel_settings, number, plain, stat};
+use super::{StateAt, absolute, down, file_system, kernel_settings, number, plain, stat};
 use crate::args::{FileSystem, UpArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{bold, print, warn};
@@ -47,8 +45,15 @@ const LOG_BYTES_MAX: u64 = 4096;
 
 /// The purpose of the disk.
 enum Purpose {
-    Swap { priority: u16 },
-    Mount { directory: PathBuf, fs: FileSystem },
+    Swap {
+        priority: u16,
+    },
+    Mount {
+        directory: PathBuf,
+        fs: FileSystem,
+        /// As in fstab(5); those of `up` if there are none.
+        options: Option<String>,
+    },
 }
 
 /// Runs the command.
@@ -63,15 +68,7 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
         }
         None => None,
     };
-    if own_uid() != 0 {
-        let text = "up: needs root, for the block device and swapon or mount; try sudo";
-        return Err(Failure::Failed(text.into()));
-    }
-    if system::is_in_user_namespace() == Some(true) {
-        let text = "up: this is root of a user namespace only, which may neither swapon nor mount a \
-                    block device; be root outside of it, or see uzram serve --attach fuse";
-        return Err(Failure::Failed(text.into()));
-    }
+    check_rights()?;
     let state = state.open()?;
     // Two at once would choose the same name, or one would undo what the other has just made.
     let _turn = state.turn()?;
@@ -116,6 +113,20 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
     print(&welcome(&name, &device, &path, &purpose))
 }
 
+/// Refuses to begin without the rights for all of it.
+pub fn check_rights() -> Result {
+    if own_uid() != 0 {
+        let text = "up: needs root, for the block device and swapon or mount; try sudo";
+        return Err(Failure::Failed(text.into()));
+    }
+    if system::is_in_user_namespace() == Some(true) {
+        let text = "up: this is root of a user namespace only, which may neither swapon nor mount a \
+                    block device; be root outside of it, or see uzram serve --attach fuse";
+        return Err(Failure::Failed(text.into()));
+    }
+    Ok(())
+}
+
 fn purpose(args: &UpArgs) -> Result<Purpose> {
     match &args.mount {
         None => Ok(Purpose::Swap {
@@ -127,6 +138,7 @@ fn purpose(args: &UpArgs) -> Result<Purpose> {
                 Failure::Failed(format!("--mount {shown}: {error}; create it"))
             })?,
             fs: args.fs.unwrap_or(FileSystem::Ext4),
+            options: args.mount_options.clone(),
         }),
     }
 }
@@ -209,10 +221,15 @@ fn already(
         return print(&format!("{name} is up already, at {shown}.\n"));
     }
     match (purpose, noted) {
-        (Purpose::Mount { directory, .. }, Some(Use::Mount(noted))) => {
+        (
+            Purpose::Mount {
+                directory, options, ..
+            },
+            Some(Use::Mount(noted)),
+        ) => {
             check_free(purpose)?;
-            make_directory(directory)?;
-            mount(&path, directory, &noted.fs)?;
+            file_system::make_directory(directory)?;
+            file_system::mount(&path, directory, &noted.fs, options.as_deref())?;
             let directory = directory.display();
             print(&format!(
                 "{name} was up, but not mounted: it is on {directory} again, with what it held.\n"
@@ -349,6 +366,9 @@ impl<'a> Started<'a> {
         if let Purpose::Swap { .. } = purpose {
             command.arg("--for-swap");
         }
+        if let Some(tree) = &args.tree {
+            command.arg("--tree").arg(absolute("--tree", tree)?);
+        }
         // `/`: it keeps no file system from being unmounted.
         command
             .current_dir("/")
@@ -420,14 +440,7 @@ impl Drop for Started<'_> {
         let Some(mut child) = self.child.take() else {
             return;
         };
-        let pid = rustix::process::Pid::from_child(&child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let deadline = Instant::now() + down::END_TIMEOUT;
-        while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(READY_PAUSE);
-        }
-        let _ = child.kill();
-        let _ = child.wait();
+        down::end(&mut child);
         if self.state.entry(self.name).is_some() {
             // Another server's by now, with all that follows.
             return;
@@ -465,16 +478,20 @@ fn set_up(
             Use::Swap.note(state, name)?;
             swap_on(device, *priority)
         }
-        Purpose::Mount { directory, fs } => {
-            make_file_system(device, *fs)?;
+        Purpose::Mount {
+            directory,
+            fs,
+            options,
+        } => {
+            file_system::make(device, *fs)?;
             let noted = MountUse {
                 fs: fs.name().to_owned(),
                 made_directory: !directory.exists(),
                 directory: directory.clone(),
             };
             Use::Mount(noted).note(state, name)?;
-            make_directory(directory)?;
-            mount(device, directory, fs.name())
+            file_system::make_directory(directory)?;
+            file_system::mount(device, directory, fs.name(), options.as_deref())
         }
     }
 }
@@ -504,58 +521,6 @@ fn swap_on(device: &Path, priority: u16) -> Result {
     })
 }
 
-fn make_directory(directory: &Path) -> Result {
-    match fs::create_dir(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(Failure::Failed(
-            format!("--mount {}: {error}", directory.display()),
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn make_file_system(device: &Path, fs: FileSystem) -> Result {
-    let program = fs.mkfs();
-    let failed = |why: &str| Failure::Failed(format!("{program} {}: {why}", device.display()));
-    let path = std::env::var("PATH").unwrap_or_default();
-    let output = Command::new(program)
-        .args(fs.mkfs_arguments())
-        .arg(device)
-        .env("PATH", format!("{path}:/usr/sbin:/sbin:/usr/local/sbin"))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| failed(&error.to_string()))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            // Some go on with how they are used.
-            let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
-            Err(failed(lines.next().unwrap_or("no reason given")))
-        }
-    }
-}
-
-/// Mounts. The file system's root gets the owner and mode of the directory that it hides.
-fn mount(device: &Path, directory: &Path, fs: &str) -> Result {
-    let shown = directory.display();
-    let failed = |error: std::io::Error| {
-        Failure::Failed(format!("mount {} on {shown}: {error}", device.display()))
-    };
-    let hidden = fs::metadata(directory).map_err(failed)?;
-    let options = mount_options(fs);
-    let flags = MountFlags::NOATIME;
-    rustix::mount::mount(device, directory, fs, flags, options)
-        .map_err(|error| failed(error.into()))?;
-    let give = || {
-        std::os::unix::fs::chown(directory, Some(hidden.uid()), Some(hidden.gid()))?;
-        fs::set_permissions(directory, hidden.permissions())
-    };
-    give().map_err(|error: std::io::Error| {
-        let _ = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::empty());
-        failed(error)
-    })
-}
-
 fn welcome(name: &str, device: &Attributes, path: &Path, purpose: &Purpose) -> String {
     let size = human(number(device, "disksize"));
     let pid = device.get("pid").map(plain).unwrap_or_default();
@@ -567,7 +532,7 @@ fn welcome(name: &str, device: &Attributes, path: &Path, purpose: &Purpose) -> S
             }
             format!("{size} of swap at {}, priority {priority}", path.display())
         }
-        Purpose::Mount { directory, fs } => format!(
+        Purpose::Mount { directory, fs, .. } => format!(
             "{size} of {} on {}, at {}",
             fs.name(),
             directory.display(),
@@ -587,14 +552,6 @@ fn niceness_of(pid: &str) -> Option<i32> {
     rustix::process::getpriority_process(Some(pid?)).ok()
 }
 
-/// The mount options: deleted data is discarded, which frees its memory.
-fn mount_options(fs: &str) -> &'static std::ffi::CStr {
-    match fs {
-        "btrfs" => c"discard=async",
-        _ => c"discard",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -608,6 +565,7 @@ mod tests {
         let mount = Purpose::Mount {
             directory: PathBuf::new(),
             fs: FileSystem::Ext4,
+            options: None,
         };
         assert_eq!(default_limit(&mount, u64::MAX), None);
     }

@@ -1,8 +1,5 @@
 //! `uzram stat --watch`: a line per disk again and again, as vmstat does, on terminals and in
 //! pipes alike.
-//!
-//! There is no `uzram top`: servers spend no time that belongs to one disk, so a full screen would
-//! show the same lines.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::support::{Home, Served, eventually, is_root};
 
@@ -16,6 +17,20 @@ pub struct Machine {
     pub directory: PathBuf,
     /// Lost ones of whoever was here before.
     lost_before: BTreeSet<PathBuf>,
+    /// Held, shared, once a server was killed.
+    dead: OnceLock<File>,
+}
+
+/// Held, alone, by who may not meet disks whose servers were killed: btrfs's programs look at every mount of the machine.
+pub fn no_dead_disks() -> File {
+    let lock = dead_disks();
+    lock.lock().unwrap();
+    lock
+}
+
+fn dead_disks() -> File {
+    let path = std::env::temp_dir().join("uzram-tests-dead-disks");
+    File::create(path).unwrap()
 }
 
 /// Loop devices, and the files that they are over.
@@ -56,7 +71,23 @@ impl Machine {
             home,
             directory,
             lost_before: lost_loops(),
+            dead: OnceLock::new(),
         })
+    }
+
+    /// Before a server is killed under what is mounted.
+    pub fn will_kill(&self) {
+        self.dead.get_or_init(|| {
+            let lock = dead_disks();
+            lock.lock_shared().unwrap();
+            lock
+        });
+    }
+
+    /// `None`, with a line that says so, where nothing can be mounted or a program is missing.
+    pub fn with(programs: &[&str]) -> Option<Machine> {
+        let machine = Machine::new()?;
+        installed(programs).then_some(machine)
     }
 
     pub fn fuse_directory(&self, name: &str) -> PathBuf {
@@ -212,8 +243,7 @@ fn a_disk_is_a_file() {
             == 0
     );
     assert_eq!(machine.mounts(), 1);
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     machine.is_clean();
 }
 
@@ -232,12 +262,10 @@ fn a_disk_of_a_driver_that_is_missing_is_refused() {
 
 #[test]
 fn a_disk_is_a_block_device_that_holds_a_file_system() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4", "fsck.ext4", "fstrim", "blkdiscard", "mount"])
+    else {
         return;
     };
-    if !installed(&["mkfs.ext4", "fsck.ext4", "fstrim", "blkdiscard", "mount"]) {
-        return;
-    }
     let arguments = ["--size", "256M", "--attach", "loop", "--name", "block"];
     let mut served = machine.home.serve(&arguments);
     let device = path_of(&served);
@@ -296,8 +324,7 @@ fn a_disk_is_a_block_device_that_holds_a_file_system() {
         machine.home.json(&["stat", "block", "--json"])["orig_data_size"],
         0
     );
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     machine.is_clean();
 }
 
@@ -341,8 +368,7 @@ fn a_full_disk_says_so_and_goes_on() {
     file.write_all_at(&content[..4096], 0).unwrap();
     file.sync_all().unwrap();
     drop(file);
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     machine.is_clean();
 }
 
@@ -367,19 +393,15 @@ fn a_reset_is_seen_by_who_has_the_device_open() {
     drop(file);
     let stat = machine.home.json(&["stat", "uzram0", "--json"]);
     assert_eq!(stat["orig_data_size"], 0, "{stat}");
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     machine.is_clean();
 }
 
 #[test]
 fn a_server_does_not_end_under_a_file_system() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4", "mount"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4", "mount"]) {
-        return;
-    }
     let mut served = machine.home.serve(&["--size", "64M", "--attach", "loop"]);
     let device = path_of(&served);
     let mnt = machine.directory.to_str().unwrap();
@@ -390,8 +412,7 @@ fn a_server_does_not_end_under_a_file_system() {
     assert!(served.child.try_wait().unwrap().is_none());
     fs::write(machine.directory.join("file"), text(3, 10_000)).unwrap();
     run("umount", &[mnt]);
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     let said = served.stderr();
     assert!(
         said.contains("not ending: uzram0 is in use at /dev/loop"),
@@ -402,12 +423,9 @@ fn a_server_does_not_end_under_a_file_system() {
 
 #[test]
 fn a_killed_server_leaves_errors_and_nothing_that_reads_as_zeroes() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4", "mount"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4", "mount"]) {
-        return;
-    }
     let arguments = ["--size", "64M", "--attach", "loop", "--name", "killed"];
     let mut served = machine.home.serve(&arguments);
     let device = path_of(&served);
@@ -433,6 +451,13 @@ fn a_killed_server_leaves_errors_and_nothing_that_reads_as_zeroes() {
     refused.refused(1, &format!("mounted on {mnt}"));
     assert!(refused.stderr.contains("uzram down"), "{refused:?}");
     run("umount", &[mnt]);
+    // A test beside this one may have taken the mount along into a namespace of its own.
+    eventually("the file system is gone everywhere", || {
+        let mut open = OpenOptions::new();
+        open.read(true)
+            .custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+        open.open(&device).is_ok()
+    });
     // Now nobody uses what is left, so that it is no obstacle.
     let mut served = machine.home.serve(&arguments);
     assert_eq!(machine.loops(), [path_of(&served)]);
@@ -442,8 +467,7 @@ fn a_killed_server_leaves_errors_and_nothing_that_reads_as_zeroes() {
         .read_exact(&mut start)
         .unwrap();
     assert_eq!(start, [0; 4096]);
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     machine.is_clean();
 }
 
@@ -468,12 +492,9 @@ fn mounts_that_somebody_takes_away_do_not_stop_the_end() {
 
 #[test]
 fn a_start_that_fails_half_way_leaves_nothing() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["unshare", "sh"]) else {
         return;
     };
-    if !installed(&["unshare", "sh"]) {
-        return;
-    }
     // A control device that knows of no loop devices, for this process alone.
     let binary = env!("CARGO_BIN_EXE_uzram");
     let script = format!(
@@ -523,8 +544,7 @@ fn what_cannot_be_attached_says_why() {
         "serve", "--size", "1M", "--attach", "loop", "--name", "uzram0",
     ];
     machine.home.run(&again).refused(1, "already served");
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     assert!(
         served
             .stderr()

@@ -49,6 +49,6 @@ fn what_was_overwritten_gives_its_memory_back() {
     );
     let ran = home.run(&["compact", "nosuch"]);
     ran.refused(1, "no disk \"nosuch\"; served are: disk");
-    home.run(&["set", "disk", "compact", "x"])
-        .refused(1, "write 1");
+    // Any value will do, as for the kernel's.
+    assert_eq!(home.run(&["set", "disk", "compact", "x"]).status, 0);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 44] = [
+const NAMES: [&str; 58] = [
     "name",
     "device",
     "path",
@@ -17,6 +17,13 @@ const NAMES: [&str; 44] = [
     "initstate",
     "comp_algorithm",
     "algorithm_params",
+    "recomp_algorithm",
+    "ages",
+    "backing_dev",
+    "writeback_limit",
+    "writeback_limit_enable",
+    "writeback_batch_size",
+    "compressed_writeback",
     "pool",
     "unit",
     "checksum",
@@ -38,6 +45,9 @@ const NAMES: [&str; 44] = [
     "failed_writes",
     "invalid_io",
     "notify_free",
+    "bd_count",
+    "bd_reads",
+    "bd_writes",
     "read_requests",
     "read_bytes",
     "write_requests",
@@ -45,8 +55,12 @@ const NAMES: [&str; 44] = [
     "discard_requests",
     "discard_bytes",
     "flush_requests",
+    "read_latency",
+    "write_latency",
     "compr_ratio",
     "mem_ratio",
+    "recompressed_pages",
+    "incompressible_pages",
     "slow_path_writes",
     "early_rejections",
     "mem_spare",
@@ -68,7 +82,7 @@ fn serve_stat_reset_and_end() {
     let socket = home.state().join("uzram0.nbd");
     assert!(served.said.starts_with("uzram0 is a compressed RAM disk"));
     assert_eq!(served.fact("size"), "64 MiB (67108864 bytes)");
-    assert_eq!(served.fact("algorithm"), "lz4");
+    assert_eq!(served.fact("algorithm"), "auto");
     assert_eq!(served.fact("memory limit"), "1 MiB (1048576 bytes)");
     let uri = format!("nbd+unix:///uzram0?socket={}", socket.display());
     assert_eq!(served.fact("URI"), uri);
@@ -108,6 +122,14 @@ fn serve_stat_reset_and_end() {
         ]
     };
     assert_eq!(counts(&stat), [(1, 4096), (2, 8192)]);
+    let [reads, writes] = ["read_latency", "write_latency"].map(|name| stat[name].clone());
+    assert_eq!((&reads["count"], &writes["count"]), (&1.into(), &2.into()));
+    assert!(reads["p99_ns"].as_u64() > Some(0), "{stat}");
+    let text = home.run(&["stat", "uzram0"]).stdout;
+    assert!(
+        text.contains("  read_latency") && text.contains("s  time of reads: half"),
+        "{text}"
+    );
 
     let ran = home.run(&["reset", "uzram0"]);
     ran.refused(1, "uzram0: 1 client is connected");
@@ -130,8 +152,7 @@ fn serve_stat_reset_and_end() {
     let mut client = NbdClient::connect(&socket, "uzram0").unwrap();
     assert_eq!(client.read(0, 4096).unwrap(), vec![0; 4096]);
 
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     assert_eq!(
         client.stream.read(&mut [0]).unwrap(),
         0,
@@ -166,7 +187,7 @@ fn stat_and_list_for_people_and_scripts() {
     let lines: Vec<_> = list.lines().collect();
     assert_eq!(lines.len(), 3, "{list}");
     assert!(lines[0].starts_with("NAME  ALGORITHM  DISKSIZE"), "{list}");
-    assert!(lines[1].starts_with("a     lz4          16 MiB"), "{list}");
+    assert!(lines[1].starts_with("a     auto         16 MiB"), "{list}");
     assert!(lines[2].starts_with("b     zstd          8 MiB"), "{list}");
 
     let list = home.json(&["list", "--json"]);
@@ -537,8 +558,7 @@ fn a_server_holds_many_disks_that_come_and_go() {
         home.run(&["add", "--size", "1M", "--name", "first"]).status,
         0
     );
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     assert!(home.files().is_empty(), "{:?}", home.files());
 }
 

@@ -186,8 +186,7 @@ fn calls_are_logged_instead_where_that_is_asked_for() {
             said.as_str().unwrap().contains("seccomp (logs only)"),
             "{said}"
         );
-        served.signal("TERM");
-        assert_eq!(served.wait(), Some(0));
+        served.ends();
     }
     home.run(&["serve", "--size", "1M", "--sandbox-log", "--no-sandbox"])
         .refused(2, "cannot be used with");

@@ -51,8 +51,7 @@ fn a_manager_that_cannot_be_reached_keeps_nobody_from_the_disk() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut served = Served::of(command.spawn().unwrap());
         served.wait_until_ready();
-        served.signal("TERM");
-        assert_eq!(served.wait(), Some(0));
+        served.ends();
         let log = served.stderr();
         assert!(
             log.contains(&format!("warning: NOTIFY_SOCKET {address}")),
@@ -110,8 +109,7 @@ fn a_socket_that_is_handed_over_is_served_and_left() {
     }
     assert_eq!(home.run(&["add", "--size", "1M", "--name", "c"]).status, 0);
     NbdClient::connect(&path, "c").expect("the socket outlives the disks");
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     assert!(path.exists(), "the path is the manager's");
 }
 

@@ -25,6 +25,46 @@ fn what_may_change_changes() {
 }
 
 #[test]
+fn a_disk_is_there_before_it_has_a_size_and_after() {
+    let home = Home::new();
+    let _served = home.serve(&["--size", "8M", "--name", "d", "--mem-limit", "1M"]);
+    let socket = home.state().join("d.nbd");
+    let set = |attribute: &str, value: &str| {
+        let ran = home.run(&["set", "d", attribute, value]);
+        assert_eq!(ran.status, 0, "{attribute} {value}: {ran:?}");
+    };
+    set("reset", "1");
+    let stat = home.json(&["stat", "d", "--json"]);
+    assert_eq!(
+        (&stat["disksize"], &stat["initstate"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(stat["mem_limit"], 0, "it went with the reset");
+    assert!(
+        NbdClient::connect(&socket, "d").is_err(),
+        "there is nothing"
+    );
+    home.run(&["set", "d", "compact", "1"])
+        .refused(1, "d: has no size; give it one first");
+    set("comp_algorithm", "zstd");
+    home.run(&["set", "d", "algorithm_params", "algo=lz4 level=1"])
+        .refused(1, "the codec of priority 0 is zstd; write comp_algorithm");
+    set("algorithm_params", "algo=zstd priority=0 level=1");
+    set("mem_limit", "2M");
+    set("disksize", "5000");
+    let stat = home.json(&["stat", "d", "--json"]);
+    assert_eq!(stat["disksize"], 8192, "rounded up to whole pages");
+    assert_eq!(stat["comp_algorithm"], "zstd");
+    assert_eq!(stat["algorithm_params"], "level=1");
+    assert_eq!(stat["mem_limit"], 2 << 20);
+    let mut client = NbdClient::connect(&socket, "d").unwrap();
+    assert_eq!(client.write(4096, &[7; 4096]).unwrap(), 0);
+    assert_eq!(client.read(4096, 4096).unwrap(), vec![7; 4096]);
+    home.run(&["set", "d", "reset", "1"])
+        .refused(1, "d: 1 client is connected");
+}
+
+#[test]
 fn the_level_of_the_log_is_the_servers_and_needs_no_disk() {
     let home = Home::new();
     let config = home.dir.path().join("uzram.toml");
@@ -68,7 +108,7 @@ fn wrong_names_are_answered_with_the_nearest_one() {
         ("disksise", "did you mean disksize?"),
         (
             "colour",
-            "writable are: reset, compact, read_only, log_level, mem_limit, mem_used_max",
+            "writable are: disksize, reset, empty, compact, comp_algorithm, algorithm_params, recomp_algorithm,",
         ),
         ("", "writable are: "),
         ("\u{1b}[31m", "no attribute \"\\u{1b}[31m\""),
@@ -87,17 +127,12 @@ fn what_is_fixed_says_why() {
     let _served = home.serve(&["--size", "8M", "--name", "d"]);
     for (attribute, said) in [
         ("name", "clients know the disk by it"),
-        (
-            "disksize",
-            "it was fixed when the disk was made; add another disk",
-        ),
-        ("comp_algorithm", "it was fixed when the disk was made"),
         ("unit", "it was fixed when the disk was made"),
         ("checksum", "it was fixed when the disk was made"),
         ("pid", "it is its server's"),
         ("sandbox", "it is its server's"),
         ("connections", "it counts clients"),
-        ("initstate", "a disk is ready as soon as it exists"),
+        ("initstate", "a disk is ready once it has a size"),
         (
             "orig_data_size",
             "it says what the disk holds; uzram reset empties it",
@@ -137,7 +172,16 @@ fn wrong_values_are_refused_and_change_nothing() {
             "write off, error, warn, info, debug or trace",
         ),
         ("reset", "0", "write 1"),
-        ("reset", "yes", "write 1"),
+        ("reset", "yes", "write a whole number"),
+        ("reset", "65536", "at most 65535"),
+        (
+            "disksize",
+            "1G",
+            "d: has a size, 8388608 bytes; reset it first",
+        ),
+        ("comp_algorithm", "lz4", "d: has a size"),
+        ("comp_algorithm", "lz5", "did you mean lzo?"),
+        ("algorithm_params", "level=1", "d: has a size"),
     ] {
         home.run(&["set", "d", attribute, "--", value])
             .refused(1, said);
@@ -172,4 +216,40 @@ fn a_disk_in_use_keeps_what_its_clients_were_told() {
     let mut client = NbdClient::connect(&socket, "d").unwrap();
     assert_eq!(client.write(0, &[8; 4096]).unwrap(), 1, "EPERM");
     assert_eq!(client.read(0, 4096).unwrap(), vec![7; 4096]);
+}
+
+/// The server is in its sandbox, so it can open neither.
+#[test]
+fn files_that_a_value_names_are_passed() {
+    let home = Home::new();
+    let served = home.serve(&["--size", "1M", "--name", "d"]);
+    assert_ne!(home.json(&["stat", "d", "--json"])["sandbox"], "off");
+    let path = |name: &str| home.dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("dict"), uzram_testkit::noise(1, 4096)).unwrap();
+    std::fs::write(path("backing"), "").unwrap();
+    let set = |attribute: &str, value: &str| {
+        let ran = home.run(&["set", "d", attribute, value]);
+        assert_eq!(ran.status, 0, "{attribute} {value}: {ran:?}");
+    };
+    set("reset", "1");
+    set("comp_algorithm", "zstd");
+    set("algorithm_params", &format!("dict={}", path("dict")));
+    set("backing_dev", &path("backing"));
+    home.run(&["set", "d", "backing_dev", &path("missing")])
+        .refused(1, "No such file");
+    home.run(&["set", "d", "backing_dev", "/dev/null"])
+        .refused(1, "neither a block device nor a file");
+    set("disksize", "1M");
+    let mut client = NbdClient::connect(&home.state().join("d.nbd"), "d").unwrap();
+    let noise = uzram_testkit::noise(2, 4096);
+    client.write(0, &noise).unwrap();
+    set("writeback", "huge");
+    let stat = home.json(&["stat", "d", "--json"]);
+    assert_eq!(
+        (&stat["bd_count"], &stat["bd_writes"]),
+        (&1.into(), &1.into())
+    );
+    assert!(client.read(0, 4096).unwrap() == noise);
+    client.write(0, &[0; 4096]).unwrap();
+    drop((client, served));
 }

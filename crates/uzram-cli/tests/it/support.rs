@@ -188,6 +188,13 @@ impl Served {
         );
     }
 
+    /// Ends it, as whoever runs it would.
+    #[track_caller]
+    pub fn ends(&mut self) {
+        self.signal("TERM");
+        assert_eq!(self.wait(), Some(0));
+    }
+
     /// The exit status; `None` if a signal killed it.
     #[track_caller]
     pub fn wait(&mut self) -> Option<i32> {

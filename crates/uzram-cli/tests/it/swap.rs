@@ -4,7 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -127,8 +127,7 @@ fn takes_no_memory(options: &[&str]) {
         stat["mem_used_max"].as_u64().unwrap() > DISK_BYTES / 10 * 9,
         "{stat}"
     );
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     machine.is_clean();
 }
 
@@ -157,8 +156,7 @@ fn warnings(home: &Home, limit_mib: u64, right: &str, options: &[&str]) -> Strin
     served.wait_until_ready();
     let added = home.run(&["add", "--size", "64M", "--name", "later"]);
     assert_eq!(added.status, 0, "{added:?}");
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     served.stderr()
 }
 
@@ -222,8 +220,7 @@ fn a_server_for_swap_runs_before_others_whatever_it_was_started_with() {
         let mut served = home.start_by(command, &arguments);
         served.wait_until_ready();
         let found = niceness(served.child.id());
-        served.signal("TERM");
-        assert_eq!(served.wait(), Some(0));
+        served.ends();
         let said = served.stderr();
         let nice = found[0];
         assert!(found.iter().all(|other| *other == nice), "{found:?}");
@@ -278,6 +275,20 @@ fn a_server_for_swap_keeps_looking_for_a_used_spare() {
     }
 }
 
+/// Runs `script` in the home, where mounts are its own.
+#[track_caller]
+fn run_with_own_mounts(machine: &Machine, script: &str) -> Output {
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-euc", script])
+        .current_dir(machine.home.dir.path())
+        .env("XDG_RUNTIME_DIR", machine.home.dir.path())
+        .env("UZRAM", env!("CARGO_BIN_EXE_uzram"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    output
+}
+
 /// The kernel's settings are everybody's, so files stand in for them, in a mount namespace of its own.
 #[test]
 fn watermarks_stay_raised_until_the_last_swap_is_down() {
@@ -319,14 +330,7 @@ fn watermarks_stay_raised_until_the_last_swap_is_down() {
         "$UZRAM" down a
         is "1000 15000" "higher before, and after"
     "#;
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-euc", script])
-        .current_dir(machine.home.dir.path())
-        .env("XDG_RUNTIME_DIR", machine.home.dir.path())
-        .env("UZRAM", env!("CARGO_BIN_EXE_uzram"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let output = run_with_own_mounts(&machine, script);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("uzram down b sets 10 15000 again"), "{said}");
     machine.is_clean();
@@ -376,13 +380,6 @@ fn zswap_is_put_in_front_and_set_back() {
         grep -q 'this kernel has no zswap' said
         "$UZRAM" down a
     "#;
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-euc", script])
-        .current_dir(machine.home.dir.path())
-        .env("XDG_RUNTIME_DIR", machine.home.dir.path())
-        .env("UZRAM", env!("CARGO_BIN_EXE_uzram"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    run_with_own_mounts(&machine, script);
     machine.is_clean();
 }

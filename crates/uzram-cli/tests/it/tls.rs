@@ -80,8 +80,7 @@ fn where_other_machines_can_connect_they_must_start_tls() {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("with TLS"), "{output:?}");
     }
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     assert!(!served.stderr().contains("insecure"), "no warning");
 }
 

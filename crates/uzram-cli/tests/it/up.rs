@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::attach::{Machine, installed, run, text};
+use crate::attach::{Machine, installed, no_dead_disks, run, text};
 use crate::cgroup::Cgroup;
 use crate::support::{Ran, eventually, is_root};
 
@@ -20,6 +20,18 @@ impl Machine {
 
     fn down(&self, target: &str) -> Ran {
         self.home.run(&["down", target])
+    }
+
+    #[track_caller]
+    fn goes_up(&self, arguments: &[&str], said: &str) {
+        succeeded(&self.up(arguments), said);
+    }
+
+    /// To its end, so that nothing is left.
+    #[track_caller]
+    fn goes_down(&self, target: &str, name: &str) {
+        succeeded(&self.down(target), &format!("{name} is down."));
+        self.is_clean();
     }
 
     fn mnt(&self) -> &str {
@@ -35,6 +47,7 @@ impl Machine {
 
     /// Kills the server of `name` and waits until it is gone.
     fn kill(&self, name: &str) {
+        self.will_kill();
         let pid = self.pid(name).to_string();
         run("kill", &["-9", &pid]);
         // Its parent has ended, so nobody but init waits for it: a zombie is as good as gone.
@@ -60,17 +73,14 @@ fn succeeded(ran: &Ran, said: &str) {
 
 #[test]
 fn a_directory_is_up_and_down_and_twice_is_fine() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4", "findmnt"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4", "findmnt"]) {
-        return;
-    }
     chown(&machine.directory, Some(65534), Some(65534)).unwrap();
     fs::set_permissions(&machine.directory, fs::Permissions::from_mode(0o750)).unwrap();
     let mnt = machine.mnt();
-    succeeded(
-        &machine.up(&["--size", "64M", "--mount", mnt]),
+    machine.goes_up(
+        &["--size", "64M", "--mount", mnt],
         "uzram0 is up: 64 MiB of ext4 on",
     );
     let root = fs::metadata(mnt).unwrap();
@@ -82,14 +92,8 @@ fn a_directory_is_up_and_down_and_twice_is_fine() {
     );
     fs::write(machine.directory.join("file"), text(1, 5 << 20)).unwrap();
     // Again, by all its names.
-    succeeded(
-        &machine.up(&["--size", "64M", "--mount", mnt]),
-        "uzram0 is up already",
-    );
-    succeeded(
-        &machine.up(&["--mount", mnt, "--name", "uzram0"]),
-        "up already",
-    );
+    machine.goes_up(&["--size", "64M", "--mount", mnt], "uzram0 is up already");
+    machine.goes_up(&["--mount", mnt, "--name", "uzram0"], "up already");
     machine
         .up(&["--mount", mnt, "--name", "other"])
         .refused(1, "uzram0 is mounted there");
@@ -103,8 +107,7 @@ fn a_directory_is_up_and_down_and_twice_is_fine() {
     refused.refused(1, &format!("({})", std::process::id()));
     assert_eq!(machine.mounts(), 2);
     drop(held);
-    succeeded(&machine.down(mnt), "uzram0 is down.");
-    machine.is_clean();
+    machine.goes_down(mnt, "uzram0");
     succeeded(&machine.down(mnt), "nothing to do");
     succeeded(&machine.down("uzram0"), "nothing to do");
     assert_eq!(fs::metadata(mnt).unwrap().uid(), 65534);
@@ -115,6 +118,7 @@ fn a_limit_too_small_to_begin_with_is_named_and_all_is_undone() {
     let Some(machine) = Machine::new() else {
         return;
     };
+    let _alone = no_dead_disks();
     let made = machine.directory.join("made");
     let made = made.to_str().unwrap();
     // mkfs fails at the first, and mount at the second.
@@ -182,7 +186,7 @@ fn swap_is_up_safely_and_down_and_twice_is_fine() {
     }
     is_locked(machine.pid("swap0"));
     has_a_session_before_others(machine.pid("swap0"));
-    succeeded(&machine.up(&arguments), "swap0 is up already");
+    machine.goes_up(&arguments, "swap0 is up already");
     machine
         .home
         .run(&["remove", "swap0"])
@@ -195,12 +199,9 @@ fn swap_is_up_safely_and_down_and_twice_is_fine() {
 
 #[test]
 fn a_dictionary_is_found_from_where_up_was_said() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     let home = machine.home.dir.path();
     fs::write(home.join("d.dict"), "pages look like this ".repeat(100)).unwrap();
     let mut command = machine
@@ -217,8 +218,7 @@ fn a_dictionary_is_found_from_where_up_was_said() {
     let parameters = stat["algorithm_params"].as_str().unwrap();
     assert!(parameters.ends_with("/d.dict"), "{stat}");
     assert_eq!(stat["checksum"], 1, "{stat}");
-    succeeded(&machine.down("uzram0"), "uzram0 is down.");
-    machine.is_clean();
+    machine.goes_down("uzram0", "uzram0");
 }
 
 #[track_caller]
@@ -338,12 +338,9 @@ fn at_once<const N: usize>(commands: [Command; N]) -> [Ran; N] {
 
 #[test]
 fn many_at_once_come_one_after_the_other() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     let directories = ["a", "b", "a", "b"].map(|name| machine.directory.join(name));
     let made = directories
         .each_ref()
@@ -377,31 +374,20 @@ fn many_at_once_come_one_after_the_other() {
 
 #[test]
 fn a_killed_server_is_taken_down() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     let mnt = machine.mnt();
-    succeeded(
-        &machine.up(&["--size", "64M", "--mount", mnt, "--name", "a"]),
-        "a is up",
-    );
+    machine.goes_up(&["--size", "64M", "--mount", mnt, "--name", "a"], "a is up");
     fs::write(machine.directory.join("file"), text(1, 1 << 20)).unwrap();
     machine.kill("a");
-    succeeded(&machine.down(mnt), "a is down.");
-    machine.is_clean();
+    machine.goes_down(mnt, "a");
     // By its name, and as swap.
-    succeeded(&machine.up(&["--size", "64M", "--swap"]), "swap0 is up");
+    machine.goes_up(&["--size", "64M", "--swap"], "swap0 is up");
     machine.kill("swap0");
-    succeeded(&machine.down("swap0"), "swap0 is down.");
-    machine.is_clean();
+    machine.goes_down("swap0", "swap0");
     // Or by the next up.
-    succeeded(
-        &machine.up(&["--size", "64M", "--mount", mnt, "--name", "a"]),
-        "a is up",
-    );
+    machine.goes_up(&["--size", "64M", "--mount", mnt, "--name", "a"], "a is up");
     machine.kill("a");
     let again = machine.up(&["--size", "32M", "--mount", mnt]);
     succeeded(&again, "a is up: 32 MiB");
@@ -412,21 +398,36 @@ fn a_killed_server_is_taken_down() {
         "{again:?}"
     );
     fs::write(machine.directory.join("file"), text(2, 1 << 20)).unwrap();
-    succeeded(&machine.down("a"), "a is down.");
-    machine.is_clean();
+    machine.goes_down("a", "a");
+}
+
+/// mkfs.btrfs looks at every mount, and at the files of their loop devices.
+#[test]
+fn a_dead_disk_that_keeps_mkfs_from_its_work_is_named() {
+    let Some(machine) = Machine::with(&["mkfs.ext4", "mkfs.btrfs"]) else {
+        return;
+    };
+    let mnt = machine.mnt();
+    machine.goes_up(&["--size", "64M", "--mount", mnt, "--name", "a"], "a is up");
+    machine.kill("a");
+    let other = machine.home.dir.path().join("other");
+    let other = other.to_str().unwrap();
+    let up = ["--size", "512M", "--mount", other, "--fs", "btrfs"];
+    let refused = machine.up(&up);
+    refused.refused(1, "mkfs.btrfs /dev/loop");
+    // Another test's may be found first.
+    refused.refused(1, "was killed; uzram down ");
+    machine.goes_down("a", "a");
 }
 
 /// A killed server's socket is closed before its lock is free.
 #[test]
 fn a_server_that_is_just_dying_is_no_obstacle() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     let up = ["--size", "64M", "--mount", machine.mnt(), "--name", "a"];
-    succeeded(&machine.up(&up), "a is up");
+    machine.goes_up(&up, "a is up");
     machine.kill("a");
     let lock = File::open(machine.home.state().join("a.lock")).unwrap();
     eventually("the killed server's lock is free", || {
@@ -437,42 +438,30 @@ fn a_server_that_is_just_dying_is_no_obstacle() {
             std::thread::sleep(Duration::from_millis(300));
             drop(lock);
         });
-        succeeded(&machine.up(&up), "a is up");
+        machine.goes_up(&up, "a is up");
     });
-    succeeded(&machine.down("a"), "a is down.");
-    machine.is_clean();
+    machine.goes_down("a", "a");
 }
 
 #[test]
 fn a_file_mount_that_somebody_took_away_is_no_obstacle() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     let mnt = machine.mnt();
-    succeeded(
-        &machine.up(&["--size", "64M", "--mount", mnt]),
-        "uzram0 is up",
-    );
+    machine.goes_up(&["--size", "64M", "--mount", mnt], "uzram0 is up");
     run(
         "umount",
         &["-l", machine.fuse_directory("uzram0").to_str().unwrap()],
     );
-    succeeded(&machine.down(mnt), "uzram0 is down.");
-    machine.is_clean();
-    succeeded(
-        &machine.up(&["--size", "64M", "--mount", mnt]),
-        "uzram0 is up",
-    );
+    machine.goes_down(mnt, "uzram0");
+    machine.goes_up(&["--size", "64M", "--mount", mnt], "uzram0 is up");
     run(
         "umount",
         &["-l", machine.fuse_directory("uzram0").to_str().unwrap()],
     );
     machine.kill("uzram0");
-    succeeded(&machine.down("uzram0"), "uzram0 is down.");
-    machine.is_clean();
+    machine.goes_down("uzram0", "uzram0");
 }
 
 impl Machine {
@@ -486,12 +475,9 @@ impl Machine {
 
 #[test]
 fn a_directory_is_known_however_it_is_named_and_whatever_became_of_it() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     let up = ["up", "--size", "64M", "--mount", "mnt"];
     std::os::unix::fs::symlink("mnt", machine.home.dir.path().join("link")).unwrap();
     for named in ["mnt", "./mnt", "mnt/", "link", "mnt/../mnt"] {
@@ -522,55 +508,41 @@ fn a_directory_is_known_however_it_is_named_and_whatever_became_of_it() {
 
 #[test]
 fn a_file_system_that_lives_on_unseen_is_not_down() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     let mnt = machine.mnt();
-    succeeded(
-        &machine.up(&["--size", "64M", "--mount", mnt]),
-        "uzram0 is up",
-    );
+    machine.goes_up(&["--size", "64M", "--mount", mnt], "uzram0 is up");
     let held = File::create(machine.directory.join("file")).unwrap();
     run("umount", &["-l", mnt]);
     let holder = format!("({})", std::process::id());
     machine.down(mnt).refused(1, &holder);
     assert_eq!(machine.home.json(&["list", "--json"])[0]["name"], "uzram0");
     drop(held);
-    succeeded(&machine.down(mnt), "uzram0 is down.");
-    machine.is_clean();
+    machine.goes_down(mnt, "uzram0");
     // Something of somebody else's over ours is theirs to take away.
-    succeeded(
-        &machine.up(&["--size", "64M", "--mount", mnt]),
-        "uzram0 is up",
-    );
+    machine.goes_up(&["--size", "64M", "--mount", mnt], "uzram0 is up");
     run("mount", &["-t", "tmpfs", "theirs", mnt]);
     machine
         .down("uzram0")
         .refused(1, "tmpfs of theirs is mounted over it");
     run("umount", &[mnt]);
-    succeeded(&machine.down(mnt), "uzram0 is down.");
-    machine.is_clean();
+    machine.goes_down(mnt, "uzram0");
 }
 
 #[test]
 fn up_again_takes_the_disk_that_is_there() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     // A directory that up makes, and down removes.
     let made = machine.home.dir.path().join("made");
     let mnt = made.to_str().unwrap();
     let up = ["--size", "64M", "--mount", mnt];
-    succeeded(&machine.up(&up), "uzram0 is up: 64 MiB of ext4");
+    machine.goes_up(&up, "uzram0 is up: 64 MiB of ext4");
     fs::write(made.join("file"), text(3, 100_000)).unwrap();
     run("umount", &[mnt]);
-    succeeded(&machine.up(&up), "is on");
+    machine.goes_up(&up, "is on");
     assert!(fs::read(made.join("file")).unwrap() == text(3, 100_000));
     succeeded(&machine.down("made/../uzram0"), "nothing to do");
     succeeded(&machine.down(mnt), "uzram0 is down.");
@@ -578,23 +550,19 @@ fn up_again_takes_the_disk_that_is_there() {
     machine.is_clean();
 
     let up = ["--size", "64M", "--swap", "--priority", "1"];
-    succeeded(&machine.up(&up), "swap0 is up");
+    machine.goes_up(&up, "swap0 is up");
     let device = machine.loops().remove(0);
     run("swapoff", &[device.to_str().unwrap()]);
-    succeeded(&machine.up(&up), "is swap again");
+    machine.goes_up(&up, "is swap again");
     assert!(is_swap(&device));
-    succeeded(&machine.down("swap0"), "swap0 is down.");
-    machine.is_clean();
+    machine.goes_down("swap0", "swap0");
 }
 
 #[test]
 fn other_options_than_those_of_a_disk_that_is_up_are_refused_by_name() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4"]) {
-        return;
-    }
     let mnt = machine.mnt();
     let up = ["--mount", mnt, "--algorithm=zstd", "--mem-limit=32M"];
     let first = machine.up(&[&up[..], &["--size=64M", "--algorithm-params=level=3"]].concat());
@@ -604,7 +572,7 @@ fn other_options_than_those_of_a_disk_that_is_up_are_refused_by_name() {
         &["--pool=bestfit", "--fs=ext4", "--algorithm-params=level=3"],
         &["--name=uzram0"],
     ] {
-        succeeded(&machine.up(&[&up[..], alike].concat()), "up already");
+        machine.goes_up(&[&up[..], alike].concat(), "up already");
     }
     for (other, said) in [
         ("--size=1G", "64 MiB (and not --size 1G)"),
@@ -625,15 +593,13 @@ fn other_options_than_those_of_a_disk_that_is_up_are_refused_by_name() {
         1,
         "up with a memory limit of 32 MiB (and not --mem-limit none), zstd (and not --algorithm lz4)",
     );
-    succeeded(&machine.down(mnt), "uzram0 is down.");
-    machine.is_clean();
+    machine.goes_down(mnt, "uzram0");
 
-    succeeded(&machine.up(&["--size=64M", "--swap"]), "swap0 is up");
+    machine.goes_up(&["--size=64M", "--swap"], "swap0 is up");
     machine
         .up(&["--swap", "--priority=7"])
         .refused(1, "priority 100 (and not --priority 7)");
-    succeeded(&machine.down("swap0"), "swap0 is down.");
-    machine.is_clean();
+    machine.goes_down("swap0", "swap0");
 }
 
 #[test]
@@ -646,8 +612,7 @@ fn the_reserve_is_said_and_no_limit_that_nobody_asked_for() {
     succeeded(&up, "swap0 is up");
     assert!(!up.stderr.contains("--mem-limit"), "{up:?}");
     assert!(up.stderr.contains("reserve: "), "{up:?}");
-    succeeded(&machine.down("swap0"), "swap0 is down.");
-    machine.is_clean();
+    machine.goes_down("swap0", "swap0");
 }
 
 #[test]

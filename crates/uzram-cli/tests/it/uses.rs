@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::attach::{Machine, installed, run, text};
+use crate::attach::{Machine, installed, no_dead_disks, run, text};
 use crate::cgroup::Cgroup;
 use crate::support::{Served, eventually};
 
@@ -40,6 +40,7 @@ fn holds_a_tree(fs: &str, size: &str, check: &[&str]) {
     if !installed(&[&mkfs, check[0], "tar", "diff"]) || !is_mountable(fs) {
         return;
     }
+    let _alone = (fs == "btrfs").then(no_dead_disks);
     let mnt = machine.directory.to_str().unwrap();
     let up = machine
         .home
@@ -88,12 +89,9 @@ fn btrfs_holds_a_tree() {
 
 #[test]
 fn fio_finds_what_it_wrote_in_any_sizes() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["fio"]) else {
         return;
     };
-    if !installed(&["fio"]) {
-        return;
-    }
     let mut served = machine.home.serve(&["--size", "64M", "--attach", "loop"]);
     let device = format!("--filename={}", served.fact("path"));
     run(
@@ -123,20 +121,16 @@ fn fio_finds_what_it_wrote_in_any_sizes() {
         stat["orig_data_size"].as_u64().unwrap() > 32 << 20,
         "{stat}"
     );
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     machine.is_clean();
 }
 
 /// The server alone is in a cgroup: what the system has given it, whatever it says itself.
 #[test]
 fn what_is_trimmed_goes_back_to_the_system() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4", "fstrim", "blkdiscard"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4", "fstrim", "blkdiscard"]) {
-        return;
-    }
     let Some(cgroup) = Cgroup::new("trim", None) else {
         return;
     };
@@ -170,8 +164,7 @@ fn what_is_trimmed_goes_back_to_the_system() {
     assert!(cgroup.usage_bytes() > empty + (40 << 20));
     run("blkdiscard", &[&device]);
     eventually("memory back after blkdiscard", is_back);
-    served.signal("TERM");
-    assert_eq!(served.wait(), Some(0));
+    served.ends();
     machine.is_clean();
 }
 
@@ -179,12 +172,9 @@ fn what_is_trimmed_goes_back_to_the_system() {
 /// nothing else is harmed.
 #[test]
 fn a_file_system_that_meets_the_limit_goes_on() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["mkfs.ext4", "fsck.ext4", "fstrim"]) else {
         return;
     };
-    if !installed(&["mkfs.ext4", "fsck.ext4", "fstrim"]) {
-        return;
-    }
     let mnt = machine.directory.to_str().unwrap();
     let up = machine
         .home
@@ -219,12 +209,9 @@ fn a_file_system_that_meets_the_limit_goes_on() {
 /// A user who is not root attaches a disk as a file through fusermount3, and detaches it.
 #[test]
 fn nobody_has_a_disk_as_a_file() {
-    let Some(machine) = Machine::new() else {
+    let Some(machine) = Machine::with(&["fusermount3", "unshare", "mknod"]) else {
         return;
     };
-    if !installed(&["fusermount3", "unshare", "mknod"]) {
-        return;
-    }
     let home = machine.home.dir.path();
     chown(home, Some(NOBODY), Some(NOBODY)).unwrap();
     let binary = home.join("program");

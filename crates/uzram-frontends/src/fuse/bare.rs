@@ -6,7 +6,9 @@ use std::sync::Arc;
 use uzram::BlockDevice;
 
 use super::REQUEST_BYTES_MAX;
-use super::disk::{Disk, Gate};
+use super::disk::Disk;
+use super::gate::Gate;
+use super::serve::Serve;
 use super::wire::MESSAGE_BYTES_MIN;
 
 /// A disk, with the buffer of one worker.

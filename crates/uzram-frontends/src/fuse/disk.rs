@@ -2,16 +2,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 use uzram::{Bio, BlockDevice, Zeroing};
 
-use super::wire::{Attributes, Entries, Greeting, Limits, Message, Reply, Request};
+use super::gate::Gate;
+use super::serve::Serve;
+use super::wire::{Attributes, Entries, Limits, Message, Reply, Request};
 use super::{BACKGROUND_MAX, REQUEST_BYTES_MAX};
 
-/// Nothing about the file ever changes, so the kernel may remember it for ever.
+/// The time for which the kernel may remember what the file is, also once its server is gone: a loop device
+/// over it is only known for ours as long as the kernel knows. A change of its size is said.
 const VALID: Duration = Duration::from_secs(24 * 3600);
 const DIRECTORY: u64 = 1;
 const FILE: u64 = 2;
@@ -28,117 +30,48 @@ const ZERO_RANGE: u32 = 0x10;
 pub(super) struct Disk {
     device: Arc<dyn BlockDevice>,
     name: String,
-    size_bytes: u64,
-    block_bytes: u32,
     /// The file's owner.
     owner: (u32, u32),
     made: SystemTime,
     gate: Arc<Gate>,
 }
 
-/// Counts opens, and can be closed while there are none.
-#[derive(Debug, Default)]
-pub(super) struct Gate(AtomicU64);
-
-impl Gate {
-    const SHUT: u64 = u64::MAX;
-
-    pub fn opens(&self) -> u64 {
-        match self.0.load(Ordering::Acquire) {
-            Gate::SHUT => 0,
-            opens => opens,
-        }
-    }
-
-    /// Refuses further opens; false if the file is open now.
-    pub fn shut(&self) -> bool {
-        let shut = self
-            .0
-            .compare_exchange(0, Gate::SHUT, Ordering::AcqRel, Ordering::Acquire);
-        matches!(shut, Ok(_) | Err(Gate::SHUT))
-    }
-
-    pub fn reopen(&self) {
-        // Fails where it is not shut, and there is nothing to do then.
-        let _ = self
-            .0
-            .compare_exchange(Gate::SHUT, 0, Ordering::AcqRel, Ordering::Acquire);
-    }
-
-    fn enter(&self) -> bool {
-        let one_more = |opens: u64| (opens < Gate::SHUT - 1).then(|| opens + 1);
-        self.0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more)
-            .is_ok()
-    }
-
-    fn leave(&self) {
-        let one_less = |opens: u64| (1..Gate::SHUT).contains(&opens).then(|| opens - 1);
-        let _ = self
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
-    }
-}
-
 /// The reply to a request, or its errno.
 type Outcome<'b> = Result<Reply<'b>, Errno>;
 
-fn greet<'b>(unique: u64, offered: &Greeting) -> Reply<'b> {
-    let limits = Limits {
+fn limits() -> Limits {
+    Limits {
         request_bytes_max: REQUEST_BYTES_MAX,
         page_bytes: uzram::system_page::size_bytes() as u32,
         background_max: BACKGROUND_MAX,
-    };
-    Reply::greeting(unique, offered, limits)
+    }
 }
 
-impl Disk {
-    pub fn new(device: Arc<dyn BlockDevice>, name: &str, gate: Arc<Gate>) -> Disk {
-        let geometry = device.geometry();
-        Disk {
-            device,
-            name: name.into(),
-            size_bytes: geometry.size_bytes,
-            block_bytes: geometry.preferred_block_bytes,
-            owner: (
-                rustix::process::geteuid().as_raw(),
-                rustix::process::getegid().as_raw(),
-            ),
-            made: SystemTime::now(),
-            gate,
-        }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Carries out the message of this length at the start of `buffer`. Data that is read is
-    /// gathered in `buffer`, in place of the message. `None` if the message takes no reply.
-    pub fn answer<'b>(&self, buffer: &'b mut [u8], message_bytes: usize) -> Option<Reply<'b>> {
-        let message = match Message::parse(&buffer[..message_bytes.min(buffer.len())]) {
+impl Serve for Disk {
+    fn answer<'b>(&self, buffer: &'b mut [u8], message_bytes: usize) -> Option<Reply<'b>> {
+        let message = match Message::received(buffer, message_bytes) {
             Ok(message) => message,
-            Err(malformed) => {
-                return malformed.unique.map(|id| Reply::error(id, Errno::INVAL));
-            }
+            Err(malformed) => return malformed.reply(),
         };
         let (unique, node) = (message.unique, message.node);
         let reply = match message.request {
             Request::Forget => return None,
-            Request::Read { offset, size_bytes } => self.read(unique, offset, size_bytes, buffer),
+            Request::Read {
+                offset, size_bytes, ..
+            } => self.read(unique, offset, size_bytes, buffer),
             Request::ReadDirectory { offset, size_bytes } => {
                 let length = buffer.len().min(size_bytes as usize);
                 Ok(self.read_directory(unique, offset, &mut buffer[..length]))
             }
-            Request::Init(offered) => Ok(greet(unique, &offered)),
+            Request::Init(offered) => Ok(Reply::greeting(unique, &offered, limits())),
             Request::Lookup(name) => self.look_up(unique, node, name),
             Request::Attributes => self.attributes(unique, node),
             Request::SetAttributes {
                 changes_access,
                 size_bytes,
             } => self.set_attributes(unique, node, changes_access, size_bytes),
-            Request::Open => self.open(unique, node),
-            Request::Release => {
+            Request::Open { .. } => self.open(unique, node),
+            Request::Release { .. } => {
                 self.gate.leave();
                 Ok(Reply::done(unique))
             }
@@ -162,6 +95,29 @@ impl Disk {
         Some(reply.unwrap_or_else(|errno| Reply::error(unique, errno)))
     }
 
+    fn request_bytes_max(&self) -> usize {
+        REQUEST_BYTES_MAX as usize
+    }
+}
+
+impl Disk {
+    pub fn new(device: Arc<dyn BlockDevice>, name: &str, gate: Arc<Gate>) -> Disk {
+        Disk {
+            device,
+            name: name.into(),
+            owner: (
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+            ),
+            made: SystemTime::now(),
+            gate,
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.device.geometry().size_bytes
+    }
+
     fn look_up<'b>(&self, unique: u64, parent: u64, name: &[u8]) -> Outcome<'b> {
         match parent == DIRECTORY && name == self.name.as_bytes() {
             true => Ok(Reply::entry(unique, &self.describe(FILE)?)),
@@ -183,7 +139,7 @@ impl Disk {
         size_bytes: Option<u64>,
     ) -> Outcome<'b> {
         let found = self.describe(node)?;
-        if size_bytes.is_some_and(|size| size != 0 && size != self.size_bytes) {
+        if size_bytes.is_some_and(|size| size != 0 && size != self.size_bytes()) {
             return Err(Errno::INVAL);
         }
         match changes_access {
@@ -197,7 +153,7 @@ impl Disk {
             return Err(Errno::NOENT);
         }
         match self.gate.enter() {
-            true => Ok(Reply::opened(unique)),
+            true => Ok(Reply::opened(unique, 0)),
             false => Err(Errno::BUSY),
         }
     }
@@ -242,15 +198,17 @@ impl Disk {
     }
 
     fn file_system<'b>(&self, unique: u64) -> Reply<'b> {
-        let blocks = self.size_bytes.div_ceil(self.block_bytes.into());
+        let geometry = self.device.geometry();
+        let block_bytes = geometry.preferred_block_bytes;
+        let blocks = geometry.size_bytes.div_ceil(block_bytes.into());
         let files = 2;
-        Reply::file_system(unique, blocks, files, self.block_bytes)
+        Reply::file_system(unique, blocks, files, block_bytes)
     }
 
     fn describe(&self, node: u64) -> Result<Attributes, Errno> {
         let (mode, links, size_bytes) = match node {
             DIRECTORY => (DIRECTORY_MODE, 2, 0),
-            FILE => (FILE_MODE, 1, self.size_bytes),
+            FILE => (FILE_MODE, 1, self.size_bytes()),
             _ => return Err(Errno::NOENT),
         };
         let since = self.made.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -261,7 +219,7 @@ impl Disk {
             links,
             uid: self.owner.0,
             gid: self.owner.1,
-            block_bytes: self.block_bytes,
+            block_bytes: self.device.geometry().preferred_block_bytes,
             time: (since.as_secs(), since.subsec_nanos()),
             valid_s: VALID.as_secs(),
         })
@@ -269,7 +227,7 @@ impl Disk {
 
     /// The part of `length` bytes from `offset` on that lies within the file.
     fn within(&self, offset: u64, length: u64) -> u64 {
-        length.min(self.size_bytes.saturating_sub(offset))
+        length.min(self.size_bytes().saturating_sub(offset))
     }
 
     /// Hands a request to the device. A request that panics fails, and the worker goes on.
@@ -283,7 +241,7 @@ impl Disk {
 
     fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
         let end = offset.checked_add(length).ok_or(Errno::INVAL)?;
-        let is_inside = end <= self.size_bytes;
+        let is_inside = end <= self.size_bytes();
         let length = self.within(offset, length);
         let zero = |zeroing| {
             let bio = Bio::Zero {

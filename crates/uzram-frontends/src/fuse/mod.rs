@@ -39,7 +39,11 @@
 pub mod bare;
 mod disk;
 mod fusermount;
+mod gate;
 mod mount;
+mod mounted;
+mod serve;
+mod tree;
 mod wire;
 mod worker;
 
@@ -47,6 +51,7 @@ use std::time::Duration;
 
 pub use fusermount::unmount_as_user;
 pub use mount::{Mount, Options};
+pub use tree::{Files, Node, ROOT, TREE_SOURCE, Text, TreeMount};
 
 /// Most data in one request, in bytes: the kernel allows 256 pages.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;

@@ -1,28 +1,19 @@
 //! Mounting and unmounting the file system.
 
-use std::ffi::CString;
-use std::fs;
-use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use uzram::{BlockDevice, Error, ErrorKind, Result};
 
-use super::disk::{Disk, Gate};
-use super::{END_TIMEOUT, THREADS_MAX, fusermount, worker};
+use super::THREADS_MAX;
+use super::disk::Disk;
+use super::gate::Gate;
+use super::mounted::{Mounted, To};
 
 /// Longest file name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// The type of a FUSE file system in the reply of `statfs`, from `linux/magic.h`.
-const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
-const END_PAUSE: Duration = Duration::from_millis(2);
 
 /// The options of a mount.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +37,9 @@ impl Default for Options {
 /// detached, and the last close ends it.
 #[derive(Debug)]
 pub struct Mount {
-    directory: PathBuf,
     path: PathBuf,
-    /// The mount's own file system: nothing else is ever unmounted.
-    device_number: u64,
     gate: Arc<Gate>,
-    /// `None` once unmounted.
-    workers: Option<Vec<JoinHandle<()>>>,
+    mounted: Mounted,
 }
 
 impl Mount {
@@ -73,19 +60,20 @@ impl Mount {
         check(name, options)?;
         let gate = Arc::new(Gate::default());
         let disk = Disk::new(device, name, Arc::clone(&gate));
-        let refused = |error: io::Error| refused(directory, error);
-        let is_root = rustix::process::geteuid().is_root();
-        let workers = start(disk, directory, options.threads, is_root).map_err(refused)?;
-        let mut mount = Mount {
+        let mounted = Mounted::new(
+            Arc::new(disk),
+            &To {
+                source: &format!("uzram:{name}"),
+                directory,
+                threads: options.threads,
+                is_for_all: false,
+            },
+        )?;
+        Ok(Mount {
             path: directory.join(name),
-            directory: directory.to_owned(),
-            device_number: 0,
             gate,
-            workers: Some(workers),
-        };
-        // Asks the new workers, so that a mount which cannot serve fails here and is taken away.
-        mount.device_number = fs::metadata(directory).map_err(refused)?.dev();
-        Ok(mount)
+            mounted,
+        })
     }
 
     /// The file.
@@ -113,12 +101,23 @@ impl Mount {
         outcome
     }
 
+    /// Has the kernel ask for the file's size, which it remembers: the device has another one now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub fn resized(&self) -> Result<()> {
+        let flags = AtFlags::STATX_FORCE_SYNC;
+        let asked = rustix::fs::statx(CWD, &self.path, flags, StatxFlags::BASIC_STATS);
+        asked.map(drop).map_err(|error| {
+            let text = format!("{}: its size is not seen", self.path.display());
+            Error::new(ErrorKind::Io, text).with_source(error)
+        })
+    }
+
     /// Whether the kernel still has it: another program may have unmounted it.
     #[must_use]
     pub fn is_mounted(&self) -> bool {
-        // The first to notice may be some way ahead of the others.
-        let mut workers = self.workers.iter().flatten();
-        workers.any(|worker| !worker.is_finished())
+        self.mounted.is_mounted()
     }
 
     /// Unmounts it and ends its workers. If it is unmounted already, it does nothing.
@@ -126,49 +125,10 @@ impl Mount {
     /// # Errors
     /// [`ErrorKind::Busy`] while a program uses it, which may be tried again, [`ErrorKind::Io`].
     pub fn unmount(&mut self) -> Result<()> {
-        if self.workers.is_some() && self.is_ours_there() {
-            self.unmount_with(UnmountFlags::empty())?;
-        }
-        self.end();
-        Ok(())
-    }
-
-    fn is_ours_there(&self) -> bool {
-        // The number alone would not do: a new mount takes that of one that has gone.
-        match rustix::fs::statfs(&self.directory) {
-            Ok(found) if found.f_type == FUSE_MAGIC => fs::metadata(&self.directory)
-                .is_ok_and(|found| [found.dev(), 0].contains(&self.device_number)),
-            // Nobody serves it any more, not even we.
-            Err(rustix::io::Errno::NOTCONN) => !self.is_mounted(),
-            _ => false,
-        }
-    }
-
-    fn unmount_with(&self, flags: UnmountFlags) -> Result<()> {
-        let shown = self.directory.display();
-        match rustix::mount::unmount(&self.directory, flags) {
-            Ok(()) => Ok(()),
-            Err(rustix::io::Errno::BUSY) => Err(self.busy()),
-            // Not root: fusermount3 mounted it, and has to be asked to undo it.
-            Err(rustix::io::Errno::PERM) => {
-                let lazily = flags.contains(UnmountFlags::DETACH);
-                fusermount::unmount_as_user(&self.directory, lazily)
-            }
-            Err(error) => {
-                let text = format!("{shown}: cannot be unmounted");
-                Err(Error::new(ErrorKind::Io, text).with_source(error))
-            }
-        }
-    }
-
-    /// Waits for the workers. The kernel ends them with the last use of the file system.
-    fn end(&mut self) {
-        let deadline = Instant::now() + END_TIMEOUT;
-        while self.is_mounted() && Instant::now() < deadline {
-            std::thread::sleep(END_PAUSE);
-        }
-        // Of a detached mount that is still open they live until the last close.
-        self.workers = None;
+        self.mounted.unmount().map_err(|error| match error.kind() {
+            ErrorKind::Busy => self.busy(),
+            _ => error,
+        })
     }
 
     fn busy(&self) -> Error {
@@ -179,57 +139,6 @@ impl Mount {
         };
         Error::new(ErrorKind::Busy, format!("{}: {text}", self.path.display()))
     }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if self.workers.is_none() || self.unmount().is_ok() {
-            return;
-        }
-        // The last close unmounts it. No wait: that may be any time.
-        let _ = self.unmount_with(UnmountFlags::DETACH);
-    }
-}
-
-/// Mounts and starts the workers; nothing is mounted after an error.
-fn start(
-    disk: Disk,
-    directory: &Path,
-    threads: usize,
-    is_root: bool,
-) -> io::Result<Vec<JoinHandle<()>>> {
-    let source = format!("uzram:{}", disk.name());
-    let device = match is_root {
-        true => mount_as_root(&source, directory)?,
-        false => fusermount::mount(&source, directory)?,
-    };
-    let begin = || {
-        let flags = rustix::fs::fcntl_getfl(&device)?;
-        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
-        worker::start(disk, device, threads)
-    };
-    begin().inspect_err(|_| {
-        // What fails here has said why; a mount that is left would only say that it is dead.
-        let _ = match is_root {
-            true => rustix::mount::unmount(directory, UnmountFlags::DETACH).map_err(|_| ()),
-            false => fusermount::unmount_as_user(directory, true).map_err(|_| ()),
-        };
-    })
-}
-
-fn mount_as_root(source: &str, directory: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
-    let data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
-        device.as_raw_fd(),
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw()
-    );
-    let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-    let data = CString::new(data)?;
-    rustix::mount::mount(source, directory, "fuse.uzram", flags, data.as_c_str())?;
-    Ok(device)
 }
 
 fn check(name: &str, options: Options) -> Result<()> {
@@ -247,84 +156,4 @@ fn check(name: &str, options: Options) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-/// Names the missing thing instead of the call that failed.
-fn refused(directory: &Path, error: io::Error) -> Error {
-    let shown = directory.display();
-    let device = Path::new("/dev/fuse");
-    let remedy = if !device.exists() {
-        "this kernel offers no /dev/fuse; load the module `fuse`, or pass the device into the container"
-    } else if fs::File::open(device).is_err() {
-        "/dev/fuse may not be opened; be root, or pass --device /dev/fuse to the container"
-    } else if !directory.is_dir() {
-        "not a directory; create it"
-    } else if !rustix::process::geteuid().is_root() {
-        remedy_of_a_user(&error)
-    } else {
-        "cannot mount there; a container needs the capability SYS_ADMIN for it"
-    };
-    Error::new(ErrorKind::Io, format!("FUSE mount at {shown}: {remedy}")).with_source(error)
-}
-
-/// Where fusermount3 mounts: it is missing, or it says itself what it refuses.
-fn remedy_of_a_user(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            "mounting without being root needs fusermount3; install the package fuse3"
-        }
-        _ => "fusermount3 refused to mount there",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use uzram::{Store, Zram};
-
-    #[test]
-    fn users_mount_through_fusermount() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::builder().size(1 << 20).build().unwrap();
-        // A comma would begin an option.
-        let disk = Disk::new(Arc::new(Zram::new(store)), "a,b", Arc::new(Gate::default()));
-        let workers = match start(disk, directory.path(), 2, false) {
-            Ok(workers) => workers,
-            Err(error) => return eprintln!("left out: fusermount3 cannot mount here ({error})"),
-        };
-        let path = directory.path().join("a,b");
-        fs::write(&path, "content").unwrap();
-        assert_eq!(fs::read(&path).unwrap()[..8], *b"content\0");
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let source = table.lines().find(|line| line.contains(" uzram:a,b "));
-        assert!(
-            source.is_some_and(|line| line.contains("fuse.uzram")),
-            "{table}"
-        );
-        fusermount::unmount_as_user(directory.path(), false).unwrap();
-        for worker in workers {
-            worker.join().unwrap();
-        }
-    }
-
-    #[test]
-    fn only_a_missing_fusermount_is_to_be_installed() {
-        let missing = remedy_of_a_user(&io::ErrorKind::NotFound.into());
-        let refusal = remedy_of_a_user(&io::Error::other("user has no name"));
-        assert!(missing.contains("install the package fuse3"), "{missing}");
-        assert!(!refusal.contains("install"), "{refusal}");
-    }
-
-    #[test]
-    fn what_fusermount_refuses_it_says() {
-        let store = Store::builder().size(1 << 20).build().unwrap();
-        let disk = Disk::new(
-            Arc::new(Zram::new(store)),
-            "disk",
-            Arc::new(Gate::default()),
-        );
-        let error = start(disk, "/nowhere".as_ref(), 1, false).unwrap_err();
-        // Or that the program is not there.
-        assert!(error.to_string().contains("No such file"), "{error}");
-    }
 }

@@ -1,5 +1,5 @@
 //! The kernel's messages and the replies as bytes: protocol 7 of `linux/fuse.h`, as far as a
-//! directory with one file needs it.
+//! directory with one file, or a tree of small ones, needs it.
 //!
 //! The parser is total: any bytes give a request or [`Malformed`], and the ranges of a request lie
 //! within the message.
@@ -66,8 +66,12 @@ pub(super) enum Request<'a> {
         changes_access: bool,
         size_bytes: Option<u64>,
     },
-    Open,
-    Release,
+    Open {
+        flags: u32,
+    },
+    Release {
+        handle: u64,
+    },
     OpenDirectory,
     ReleaseDirectory,
     ReadDirectory {
@@ -75,6 +79,7 @@ pub(super) enum Request<'a> {
         size_bytes: u32,
     },
     Read {
+        handle: u64,
         offset: u64,
         size_bytes: u32,
     },
@@ -115,7 +120,20 @@ pub(super) struct Malformed {
     pub unique: Option<u64>,
 }
 
+impl Malformed {
+    /// The reply with `EINVAL`; none if the message does not say whose it is.
+    pub fn reply(self) -> Option<Reply<'static>> {
+        let unique = self.unique?;
+        Some(Reply::error(unique, Errno::INVAL))
+    }
+}
+
 impl<'a> Message<'a> {
+    /// The message of so many bytes at the start of a buffer.
+    pub fn received(buffer: &'a [u8], bytes: usize) -> Result<Message<'a>, Malformed> {
+        Message::parse(&buffer[..bytes.min(buffer.len())])
+    }
+
     pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, Malformed> {
         let nothing = Malformed { unique: None };
         let Some((header, _)) = bytes.split_at_checked(HEADER_BYTES) else {
@@ -153,19 +171,27 @@ impl<'a> Request<'a> {
             4 => fields.set_attributes()?,
             // SYMLINK, MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, CREATE, RENAME2.
             6 | 8..=13 | 35 | 45 => Request::ChangeNames,
-            14 => Request::Open,
+            14 => Request::Open {
+                flags: fields.u32()?,
+            },
             15 => {
-                let (offset, size_bytes) = fields.place()?;
-                Request::Read { offset, size_bytes }
+                let (handle, offset, size_bytes) = fields.place()?;
+                Request::Read {
+                    handle,
+                    offset,
+                    size_bytes,
+                }
             }
             16 => fields.write()?,
             17 => Request::FileSystem,
-            18 => Request::Release,
+            18 => Request::Release {
+                handle: fields.u64()?,
+            },
             20 => Request::Sync,
             26 => Request::Init(fields.greeting()?),
             27 => Request::OpenDirectory,
             28 => {
-                let (offset, size_bytes) = fields.place()?;
+                let (_, offset, size_bytes) = fields.place()?;
                 Request::ReadDirectory { offset, size_bytes }
             }
             29 => Request::ReleaseDirectory,
@@ -215,14 +241,13 @@ impl<'a> Fields<'a> {
         self.0.get(..end)
     }
 
-    /// Offset and length of a read.
-    fn place(&mut self) -> Option<(u64, u32)> {
-        self.skip(8)?;
-        Some((self.u64()?, self.u32()?))
+    /// Handle, offset and length of a read.
+    fn place(&mut self) -> Option<(u64, u64, u32)> {
+        Some((self.u64()?, self.u64()?, self.u32()?))
     }
 
     fn write(&mut self) -> Option<Request<'a>> {
-        let (offset, size_bytes) = self.place()?;
+        let (_, offset, size_bytes) = self.place()?;
         self.skip(20)?;
         let data = self.0.get(..size_bytes as usize)?;
         Some(Request::Write { offset, data })
@@ -346,17 +371,16 @@ impl<'a> Reply<'a> {
         self
     }
 
-    pub fn opened(unique: u64) -> Reply<'a> {
-        Reply::opened_with(unique, OPENED_DIRECT | OPENED_PARALLEL_WRITES)
+    pub fn opened(unique: u64, handle: u64) -> Reply<'a> {
+        Reply::opened_with(unique, handle, OPENED_DIRECT | OPENED_PARALLEL_WRITES)
     }
 
     pub fn opened_directory(unique: u64) -> Reply<'a> {
-        Reply::opened_with(unique, 0)
+        Reply::opened_with(unique, 0, 0)
     }
 
-    fn opened_with(unique: u64, flags: u32) -> Reply<'a> {
+    fn opened_with(unique: u64, handle: u64, flags: u32) -> Reply<'a> {
         let mut reply = Reply::new(unique, 0);
-        let handle = 0;
         reply.u64(handle);
         reply.u32(flags);
         reply.u32(0);
@@ -515,8 +539,9 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_the_kernel_lays_them_out() {
-        let read = message(15, &words(&[0, 4096, 8192, 0, 0]));
+        let read = message(15, &words(&[5, 4096, 8192, 0, 0]));
         let expected = Request::Read {
+            handle: 5,
             offset: 4096,
             size_bytes: 8192,
         };
@@ -556,6 +581,8 @@ mod tests {
         for whole in [
             message(1, b"disk\0"),
             message(4, &[0; 88]),
+            message(14, &[0; 8]),
+            message(18, &[0; 24]),
             message(15, &[0; 40]),
             message(16, &body),
             message(26, &[0; 16]),
@@ -598,7 +625,7 @@ mod tests {
         };
         assert_eq!(Reply::entry(9, &found).head().len(), 16 + 128);
         assert_eq!(Reply::attributes(9, &found).head().len(), 16 + 104);
-        assert_eq!(Reply::opened(9).head().len(), 16 + 16);
+        assert_eq!(Reply::opened(9, 0).head().len(), 16 + 16);
         assert_eq!(Reply::written(9, 1).head().len(), 16 + 8);
         assert_eq!(Reply::file_system(9, 1, 2, 4096).head().len(), 16 + 80);
     }

@@ -18,27 +18,23 @@ use std::time::Instant;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::REQUEST_BYTES_MAX;
-use super::disk::Disk;
+use super::serve::Serve;
 use super::wire::{MESSAGE_BYTES_MIN, Reply};
 use crate::patience::Patience;
 
-/// The largest message is a write: its header is in the second part.
-const BUFFER_BYTES: usize = REQUEST_BYTES_MAX as usize + MESSAGE_BYTES_MIN;
-
-/// Serves `disk` with this many threads until its file system is gone.
+/// Serves `served` with this many threads until its file system is gone.
 ///
 /// # Errors
 /// If the system gives no descriptor or no thread. Threads that were started end with the file
 /// system.
 pub(super) fn start(
-    disk: Disk,
+    served: Arc<dyn Serve>,
     device: OwnedFd,
     threads: usize,
 ) -> io::Result<Vec<JoinHandle<()>>> {
-    let (disk, device) = (Arc::new(disk), Arc::new(device));
+    let device = Arc::new(device);
     let start_one = |number| {
-        let mut worker = Worker::new(Arc::clone(&disk), Arc::clone(&device))?;
+        let mut worker = Worker::new(Arc::clone(&served), Arc::clone(&device))?;
         let thread = thread::Builder::new().name(format!("fuse-{number}"));
         thread.spawn(move || worker.run())
     };
@@ -46,7 +42,7 @@ pub(super) fn start(
 }
 
 struct Worker {
-    disk: Arc<Disk>,
+    served: Arc<dyn Serve>,
     device: Arc<OwnedFd>,
     /// An epoll that waits for `device` alone.
     waiting: OwnedFd,
@@ -63,16 +59,18 @@ enum Look {
 }
 
 impl Worker {
-    fn new(disk: Arc<Disk>, device: Arc<OwnedFd>) -> io::Result<Worker> {
+    fn new(served: Arc<dyn Serve>, device: Arc<OwnedFd>) -> io::Result<Worker> {
         let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         epoll::add(&waiting, &device, epoll::EventData::new_u64(0), flags)?;
+        // The largest message is a write: its header is in the second part.
+        let buffer_bytes = served.request_bytes_max() + MESSAGE_BYTES_MIN;
         Ok(Worker {
-            disk,
+            served,
             device,
             waiting,
             // Not zeroes, which would be memory in name only: serving must not have to wait for any.
-            buffer: vec![1; BUFFER_BYTES].into(),
+            buffer: vec![1; buffer_bytes].into(),
             patience: Patience::default(),
         })
     }
@@ -103,7 +101,7 @@ impl Worker {
             // NODEV: unmounted. Nothing else is known to come, and would come again.
             Err(_) => return Look::Ended,
         };
-        match self.disk.answer(&mut self.buffer, message_bytes) {
+        match self.served.answer(&mut self.buffer, message_bytes) {
             Some(reply) => send(&self.device, &reply),
             None => Look::Served,
         }

@@ -88,15 +88,22 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A listening socket. Dropping it removes its path.
+/// A listening socket. Dropping it removes its path, if it made one.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
+    /// The socket.
     pub socket: OwnedFd,
+    /// Its address, with the port that was chosen.
     pub endpoint: Endpoint,
     _node: Option<SocketNode>,
 }
 
 impl Listener {
+    /// Listens at `endpoint`. A path gets mode 0600; one that a dead server left is replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if somebody listens there, [`ErrorKind::InvalidInput`] for an address or
+    /// path that cannot be, [`ErrorKind::Io`] for what the system refuses.
     pub fn bind(endpoint: &Endpoint) -> Result<Listener> {
         match endpoint {
             Endpoint::Unix(path) => {
@@ -113,7 +120,7 @@ impl Listener {
 
     /// Takes a listening socket that another program made and hands over, as systemd does. Its
     /// path stays.
-    pub fn inherit(socket: OwnedFd) -> Result<Listener> {
+    pub(crate) fn inherit(socket: OwnedFd) -> Result<Listener> {
         let refuse = |why: &str| {
             let text = format!("inherited socket: {why}");
             Error::new(ErrorKind::InvalidInput, text)

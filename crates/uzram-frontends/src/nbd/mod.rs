@@ -158,7 +158,7 @@ use std::time::Duration;
 
 pub use crate::peer::Peer;
 pub use crate::unix_socket::SOCKET_PATH_BYTES_MAX;
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, Listener};
 pub use export::{DESCRIPTION_BYTES_MAX, Export, Exports, NAME_BYTES_MAX};
 pub use handshake::{OPTION_DATA_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 pub use server::{Server, ServerHandle};

@@ -60,6 +60,7 @@ mod chain;
 #[cfg(feature = "vhost-user-client")]
 pub mod client;
 mod config;
+mod mark;
 mod memory;
 mod request;
 mod ring;

@@ -12,10 +12,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use uzram_media::sigbus::{self, Fault};
+
+use super::mark::Mark;
 
 /// Most regions of all guests of a process.
 const REGIONS_MAX: usize = 4096;
@@ -24,7 +26,7 @@ const REGIONS_MAX: usize = 4096;
 struct Place {
     start: AtomicUsize,
     length: AtomicUsize,
-    has_vanished: AtomicBool,
+    vanished: Mark,
 }
 
 const FREE: usize = 0;
@@ -34,7 +36,7 @@ static TABLE: [Place; REGIONS_MAX] = [const {
     Place {
         start: AtomicUsize::new(FREE),
         length: AtomicUsize::new(0),
-        has_vanished: AtomicBool::new(false),
+        vanished: Mark(AtomicBool::new(false)),
     }
 }; REGIONS_MAX];
 
@@ -45,7 +47,7 @@ pub(super) struct Watched(&'static Place);
 
 impl std::fmt::Debug for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Place").field(&self.has_vanished).finish()
+        f.debug_tuple("Place").field(&self.vanished).finish()
     }
 }
 
@@ -64,7 +66,7 @@ impl Watched {
         };
         let place = TABLE.iter().find(take);
         let place = place.ok_or(io::Error::from(io::ErrorKind::QuotaExceeded))?;
-        place.has_vanished.store(false, Ordering::Relaxed);
+        place.vanished.clear();
         place.length.store(length, Ordering::Relaxed);
         place.start.store(start.addr(), Ordering::Release);
         Ok(Watched(place))
@@ -72,9 +74,7 @@ impl Watched {
 
     /// Whether bytes that were read there may be zeroes of the replacement.
     pub fn has_vanished(&self) -> bool {
-        // The bytes are read first: a load that acquires would let an earlier one come after it.
-        fence(Ordering::Acquire);
-        self.0.has_vanished.load(Ordering::Relaxed)
+        self.0.vanished.is_set()
     }
 }
 
@@ -96,8 +96,7 @@ fn replace(fault: &Fault) -> bool {
     };
     let start = place.start.load(Ordering::Relaxed) as *mut std::ffi::c_void;
     let length = place.length.load(Ordering::Relaxed);
-    // Before the memory is there: whoever reads of it sees the mark. The system call lies between.
-    place.has_vanished.store(true, Ordering::SeqCst);
+    place.vanished.set();
     // SAFETY: the region is mapped for as long as it is watched, and only reached through volatile
     // accesses and copies that expect any content. Huge pages can be replaced as a whole only, which is
     // why all of it is. The call is made without the C library, so `errno` stays as it was.

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uzram_frontends::nbd::Limits;
@@ -319,16 +320,21 @@ fn a_crowd_that_never_finishes_the_handshake_locks_nobody_out() {
     }
 }
 
-#[test]
-fn reads_of_clients_that_have_left_are_not_carried_out() {
+/// A server in whose memory one read of the whole device fits at a time.
+fn one_read_at_a_time() -> (Arc<Bytes>, Served) {
     let device = Bytes::new(SIZE);
-    // One of the reads fits at a time.
     let limits = Limits {
         buffered_bytes_max: 12 << 20,
         workers_per_connection_max: 4,
         ..Limits::default()
     };
     let served = Served::with(device.clone(), limits);
+    (device, served)
+}
+
+#[test]
+fn reads_of_clients_that_have_left_are_not_carried_out() {
+    let (device, served) = one_read_at_a_time();
     device.set_rule(|_| Action::Block);
     let mut clients: Vec<Client> = (0..4).map(|_| served.connect()).collect();
     for client in &mut clients {
@@ -347,13 +353,7 @@ fn reads_of_clients_that_have_left_are_not_carried_out() {
 
 #[test]
 fn requests_under_way_are_answered_after_the_client_has_said_all() {
-    let device = Bytes::new(SIZE);
-    let limits = Limits {
-        buffered_bytes_max: 12 << 20,
-        workers_per_connection_max: 4,
-        ..Limits::default()
-    };
-    let served = Served::with(device.clone(), limits);
+    let (device, served) = one_read_at_a_time();
     let stream = client::unix(&served.path());
     let own = stream.try_clone().unwrap();
     let mut client = Client::go(stream, "disk");

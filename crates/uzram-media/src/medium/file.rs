@@ -1,11 +1,14 @@
 //! Persistent memory that is a file: on DAX, on a disk, in a tmpfs, or a DAX device.
 //!
 //! The file is mapped shared and accessed by the guarded routines of `guard`. So a truncated file,
-//! a full disk and a bad line of memory are I/O errors. On other CPUs than x86-64 each access is a
+//! a full disk and a bad line of memory are I/O errors. On other CPUs than x86-64 and aarch64 each access is a
 //! system call, which reports the same as errors and costs two to three times as much. The file's
 //! blocks are allocated when it is opened, so a full disk shows up then.
 
-#![cfg_attr(target_arch = "x86_64", allow(unsafe_code))]
+#![cfg_attr(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    allow(unsafe_code)
+)]
 
 use std::path::{Path, PathBuf};
 
@@ -15,9 +18,9 @@ use rustix::io::Errno;
 use uzram::{Error, ErrorKind, Result};
 
 use super::Medium;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::guard;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use crate::mapping::Mapping;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -58,9 +61,9 @@ pub struct PmemFile {
 /// The way to the bytes.
 #[derive(Debug)]
 enum Access {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     Mapped(Mapping),
-    #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
+    #[cfg_attr(any(target_arch = "x86_64", target_arch = "aarch64"), allow(dead_code))]
     Calls,
 }
 
@@ -224,7 +227,7 @@ impl PmemFile {
         Error::new(ErrorKind::Io, format!("{}: {what}", self.path.display()))
     }
 
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn vanished(&self, offset: u64) -> Error {
         self.failed(&format!(
             "offset {offset}: cut off, its disk is full, or the medium is bad here; restore the file or \
@@ -292,7 +295,7 @@ impl Medium for PmemFile {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.check(offset, buffer.len() as u64)?;
         match &self.access {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Access::Mapped(mapping) => {
                 let from = mapping.pointer(offset as usize, buffer.len());
                 // SAFETY: inside the mapping, which hands out no references.
@@ -306,7 +309,7 @@ impl Medium for PmemFile {
         self.check_writable()?;
         self.check(offset, data.len() as u64)?;
         match &self.access {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Access::Mapped(mapping) => {
                 let to = mapping.pointer(offset as usize, data.len());
                 // SAFETY: as in `read`, and the mapping is writable.
@@ -321,7 +324,7 @@ impl Medium for PmemFile {
         self.check_writable()?;
         self.check(offset, length)?;
         match &self.access {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Access::Mapped(mapping) => {
                 let to = mapping.pointer(offset as usize, length as usize);
                 let write_back = self.persistence == Persistence::Cpu;
@@ -346,7 +349,7 @@ impl Medium for PmemFile {
         self.check(offset, 4)?;
         check_aligned(offset, 4);
         match &self.access {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Access::Mapped(mapping) => {
                 let from = mapping.pointer(offset as usize, 4);
                 // SAFETY: as in `read`; aligned, for mappings are and `offset` is.
@@ -367,7 +370,7 @@ impl Medium for PmemFile {
         self.check(offset, 4)?;
         check_aligned(offset, 4);
         match &self.access {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Access::Mapped(mapping) => {
                 let to = mapping.pointer(offset as usize, 4);
                 let write_back = self.persistence == Persistence::Cpu;
@@ -384,7 +387,7 @@ impl Medium for PmemFile {
         self.check(offset, 16)?;
         check_aligned(offset, 16);
         match &self.access {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Access::Mapped(mapping) => {
                 let to = mapping.pointer(offset as usize, 16);
                 let write_back = self.persistence == Persistence::Cpu;
@@ -400,8 +403,8 @@ impl Medium for PmemFile {
     }
 
     fn publish(&self) {
-        // Without it a streamed store can be seen after what this thread stores next.
-        #[cfg(target_arch = "x86_64")]
+        // Without it a store can be seen after what this thread stores next.
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         guard::fence();
     }
 
@@ -522,7 +525,7 @@ fn is_memory(magic: i64) -> bool {
     [0x0102_1994, 0x8584_58f6, 0x9584_58f6].contains(&magic)
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn attach(
     path: &Path,
     file: &OwnedFd,
@@ -546,7 +549,7 @@ fn attach(
     Ok((access, without_dax(file)))
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn attach(
     path: &Path,
     file: &OwnedFd,
@@ -558,7 +561,7 @@ fn attach(
         FileType::CharacterDevice => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: DAX devices are used on x86-64 only; make a file on it",
+                "{}: DAX devices are used on x86-64 and aarch64 only; make a file on it",
                 path.display()
             ),
         )),

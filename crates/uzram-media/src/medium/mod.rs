@@ -6,7 +6,7 @@
 //! not at all. The devices are tested against a simulation that is as bad as that (`sim`).
 
 mod file;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod guard;
 #[cfg(test)]
 pub(crate) mod sim;

@@ -135,12 +135,12 @@ impl CompressedHeap {
     /// # Errors
     /// [`ErrorKind::NoMemory`] for its tables; [`ErrorKind::Io`] if the system does not drop the content, because a
     /// part is locked; [`ErrorKind::Unsupported`] before Linux 4.14.
-    pub fn new(memory: CompressedMemory) -> Result<CompressedHeap> {
-        let (mapping, pages) = (memory.mapping(), memory.pages());
-        mapping.discard(0, pages).map_err(|errno| {
+    pub fn new(mut memory: CompressedMemory) -> Result<CompressedHeap> {
+        memory.empty().map_err(|errno| {
             let text = "cannot empty compressed memory for a heap; unlock it";
             Error::new(ErrorKind::Io, text).with_source(errno)
         })?;
+        let (mapping, pages) = (memory.mapping(), memory.pages());
         let base = mapping.start().addr().get() / PAGE_BYTES;
         let tables = Tables {
             runs: Runs::new(pages, base)?,

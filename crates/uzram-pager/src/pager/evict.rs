@@ -109,7 +109,7 @@ impl Pager {
             if self.ring.staged() == 0 && self.evict() == 0 {
                 return;
             }
-            if self.compress_oldest() {
+            if self.compress_oldest() || self.is_store_full() {
                 return;
             }
         }
@@ -125,10 +125,10 @@ impl Pager {
                 return 0;
             };
             let (from, to) = (self.program.address(page), self.ring.address(slot));
-            let mut done = self.uffd.bring(from, to, count, Then::Wait);
+            let mut done = self.uffd.take(from, to, count);
             if done.pages == 0 && done.stopped == Some(Errno::INVAL) && count > 1 {
                 // Parts of several mappings do not go at once.
-                done = self.uffd.bring(from, to, 1, Then::Wait);
+                done = self.uffd.take(from, to, 1);
             }
             for at in 0..done.pages {
                 self.ring.stage(slot + at, page + at);
@@ -156,6 +156,7 @@ impl Pager {
         if errno != Errno::NOENT {
             self.pages.put(page, Place::Present);
         } else if self.pages.was_discarded(page) {
+            self.drop_copy(page);
             self.pages.put(page, Place::Fresh);
         } else if self.uffd.poison(self.program.address(page), 1).pages == 1 {
             // Gone without a message. The system would show zeroes.
@@ -164,17 +165,30 @@ impl Pager {
     }
 
     /// Compresses the page that has waited longest. False: none waits, or it could not be stored and went back.
-    fn compress_oldest(&mut self) -> bool {
+    pub(super) fn compress_oldest(&mut self) -> bool {
         let Some((slot, page)) = self.ring.oldest_staged() else {
             return false;
         };
-        if self.store.write(index(page), self.ring.bytes(slot)).is_ok() {
+        if self.is_as_its_copy(page, slot) {
             self.pages.put(page, Place::Stored);
             self.ring.unstage(slot);
+            add(&self.shared.counters.pages_unchanged, 1);
+            return true;
+        }
+        // What is written takes the copy's place.
+        let mut written = self.store.write(index(page), self.ring.bytes(slot));
+        while written.is_err() && self.drop_some_copies() {
+            written = self.store.write(index(page), self.ring.bytes(slot));
+        }
+        if written.is_ok() {
+            self.pages.put(page, Place::Stored);
+            self.ring.unstage(slot);
+            self.note_stored(page);
             self.changes += 1;
             add(&self.shared.counters.pages_out, 1);
             return true;
         }
+        self.note_full();
         let to = self.program.address(page);
         let from = self.ring.address(slot);
         if self.uffd.bring(from, to, 1, Then::Wake).pages == 1 {
@@ -191,14 +205,15 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use uzram::{ErrorKind, Store};
+    use uzram::{ErrorKind, PageState, Store};
+    use uzram_testkit::noise;
 
-    use super::super::{Answer, Fault, Shared};
+    use super::super::{Answer, Fault, Served, Shared};
     use super::*;
     use crate::handler::FaultHandler;
     use crate::mapping::Mapping;
     use crate::statistics::Counters;
-    use crate::uffd::{Message, Uffd};
+    use crate::uffd::{Message, Then, Uffd};
 
     /// A pager of 64 pages, or none where the system has no userfaultfd.
     fn pager() -> Option<Pager> {
@@ -207,12 +222,15 @@ mod tests {
         let shared = Arc::new(Shared {
             counters: Counters::default(),
             budget: AtomicUsize::new(64),
+            is_settled: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             is_quiet: AtomicBool::new(false),
         });
         let handler = FaultHandler::OwnThread;
         match Uffd::open(handler) {
-            Ok(uffd) => Some(Pager::new(uffd.into(), handler, program, store, shared).unwrap()),
+            Ok(uffd) => {
+                Some(Pager::new(uffd.into(), handler, program, store, shared, None).unwrap())
+            }
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 println!("skipped: {error}");
                 None
@@ -228,7 +246,7 @@ mod tests {
             is_write: true,
             thread: 1,
         };
-        assert!(pager.serve(fault).unwrap());
+        assert_eq!(pager.serve(fault), Ok(Served::Done));
         assert_eq!(pager.pages.place(page), Place::Present);
         fault
     }
@@ -246,7 +264,7 @@ mod tests {
             end: address + 4096,
         };
         pager.take_message(removed).unwrap();
-        assert!(pager.serve(fault).unwrap());
+        assert_eq!(pager.serve(fault), Ok(Served::Done));
         assert_eq!(pager.evict(), 0, "its old bytes would come back");
         assert_eq!(pager.pages.place(3), Place::Fresh);
     }
@@ -275,6 +293,92 @@ mod tests {
             assert_eq!(pager.answer(fault), Ok(Answer::NoMemory));
             assert!(matches!(pager.pages.place(3), Place::Staged(_)));
             assert!(matches!(pager.answer(fault), Ok(Answer::Served { .. })));
+        }
+    }
+
+    /// Lets a page with these bytes leave, and come back by a read.
+    fn leave_and_come(pager: &mut Pager, page: usize, bytes: &[u8]) {
+        let fault = touch(pager, page);
+        assert_eq!(pager.evict(), 1);
+        let Place::Staged(slot) = pager.pages.place(page) else {
+            panic!("it has left")
+        };
+        pager.ring.bytes(slot).copy_from_slice(bytes);
+        assert!(pager.compress_oldest());
+        let is_write = false;
+        assert_eq!(pager.serve(Fault { is_write, ..fault }), Ok(Served::Done));
+        assert!(pager.pages.has_copy(page));
+    }
+
+    #[test]
+    fn a_full_store_takes_a_page_in_place_of_copies() {
+        let Some(mut pager) = pager() else {
+            return;
+        };
+        leave_and_come(&mut pager, 3, &noise(3, 4096));
+        let fault = Fault {
+            address: pager.program.address(3),
+            is_write: false,
+            thread: 1,
+        };
+        touch(&mut pager, 5);
+        assert_eq!((pager.evict(), pager.evict()), (1, 1));
+        let Place::Staged(slot) = pager.pages.place(5) else {
+            panic!("it has left")
+        };
+        pager.ring.bytes(slot).copy_from_slice(&noise(5, 4096));
+        assert_eq!(
+            pager.serve(fault),
+            Ok(Served::Done),
+            "page 3 came from the ring"
+        );
+        pager.store.set_mem_limit(pager.store.mem_used_bytes());
+        assert!(pager.compress_oldest(), "the copy went for it");
+        assert_eq!(pager.pages.place(5), Place::Stored);
+        assert!(!pager.pages.has_copy(3) && !pager.drop_some_copies());
+        assert!(matches!(pager.store.state(index(3)), Ok(PageState::Hole)));
+    }
+
+    /// Linux 6.18 tells of fewer pages than it has moved.
+    #[test]
+    fn pages_that_the_system_forgets_to_count_are_found() {
+        let Some(mut pager) = pager() else {
+            return;
+        };
+        for counted in 0..3 {
+            let pages = [10, 11, 12];
+            let faults = pages.map(|page| touch(&mut pager, page));
+            pager.uffd.miscounts.store(3 - counted, Ordering::Relaxed);
+            assert_eq!(pager.evict(), 3);
+            for page in pages {
+                assert!(
+                    matches!(pager.pages.place(page), Place::Staged(_)),
+                    "{counted}"
+                );
+            }
+            // Back from the ring, and once they are stored.
+            pager.uffd.miscounts.store(1, Ordering::Relaxed);
+            assert_eq!(pager.serve(faults[0]), Ok(Served::Done));
+            assert_eq!(pager.uffd.miscounts.load(Ordering::Relaxed), 0);
+            assert_eq!(pager.pages.place(10), Place::Present);
+            assert_eq!(pager.evict(), 1);
+            assert!((0..3).all(|_| pager.compress_oldest()));
+            for fault in faults {
+                pager.uffd.miscounts.store(1, Ordering::Relaxed);
+                assert_eq!(pager.serve(fault), Ok(Served::Done));
+            }
+            assert_eq!(pager.pages.present(), 3);
+            assert_eq!(pager.ring.staged(), 0);
+            // What is really there is no move.
+            let (from, to) = (pager.program.address(10), pager.program.address(11));
+            let done = pager.uffd.take(from, to, 1);
+            assert_eq!(
+                (done.pages, done.stopped),
+                (1, None),
+                "asked about a full slot"
+            );
+            let done = pager.uffd.bring(from, to, 1, Then::Wake);
+            assert_eq!((done.pages, done.stopped), (0, Some(Errno::EXIST)));
         }
     }
 }

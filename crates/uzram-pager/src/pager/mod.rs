@@ -8,13 +8,18 @@
 //! closes: afterwards the system would show zeroes in their place.
 
 mod around;
+mod copies;
+mod disk;
 mod evict;
 mod fail;
 mod follow;
 mod moved;
+mod order;
 mod pages;
 mod ring;
 mod serve;
+mod spilled;
+mod unchanged;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,13 +31,16 @@ use uzram::{Error, ErrorKind, Result, Store};
 use crate::handler::FaultHandler;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::plant::{Plant, is_planted};
+use crate::spill::Disk;
 use crate::statistics::{Counters, set};
 use crate::uffd::{MESSAGES_MAX, Message, Uffd};
 use around::{AROUND_MAX, Around};
+use copies::Copies;
 use follow::Follow;
 use moved::Moved;
 use pages::{Pages, Place};
 use ring::Ring;
+use spilled::Spilled;
 
 /// Fewest pages of a budget: the ring's, and those that one instruction or system call needs at once.
 pub(crate) const BUDGET_PAGES_MIN: usize = 64;
@@ -53,6 +61,8 @@ pub(crate) struct Shared {
     pub counters: Counters,
     /// In pages.
     pub budget: AtomicUsize,
+    /// Every discard has ended, and nobody has begun another.
+    pub is_settled: AtomicBool,
     pub is_ending: AtomicBool,
     /// Nobody discards or rings any more.
     pub is_quiet: AtomicBool,
@@ -82,8 +92,14 @@ pub(crate) struct Pager {
     /// A handler has called the pager's thread to maintain the store.
     is_called: bool,
     messages: Vec<Message>,
-    /// Faults that could not be answered yet. Where handlers answer there are none.
+    /// Faults that could not be answered yet, and those that wait for the disk. Where handlers answer there are none.
     later: Vec<Fault>,
+    awaited: Vec<Fault>,
+    /// The fault that is being served waits for the disk.
+    awaits_disk: bool,
+    copies: Copies,
+    /// Pages that go to a file.
+    spilled: Option<Spilled>,
     has_ended: bool,
     /// Where pages are decompressed that are copied and not moved.
     scratch: Box<[u8]>,
@@ -95,6 +111,16 @@ pub(crate) struct Fault {
     pub address: u64,
     pub is_write: bool,
     pub thread: u32,
+}
+
+/// The outcome of an attempt to answer a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    Done,
+    /// The system answers none at the moment.
+    Later,
+    /// The disk is waited for.
+    Awaited,
 }
 
 /// The task of the pager's thread after its turn.
@@ -119,6 +145,8 @@ pub(crate) enum Answer {
     Later,
     /// To ask again when the system may have memory.
     NoMemory,
+    /// To ask again when the disk may have answered.
+    Disk,
     /// To let another handler see the signal: the page is lost, or the program has mapped other memory there.
     PassOn,
 }
@@ -160,9 +188,11 @@ impl Pager {
         program: Arc<Mapping>,
         store: Arc<Store>,
         shared: Arc<Shared>,
+        disk: Option<Arc<Disk>>,
     ) -> Result<Pager> {
         let count = program.pages() - 1;
         let slots = (count / SLOTS_PART).clamp(SLOTS_MIN, SLOTS_MAX);
+        let spilled = disk.map(|disk| Spilled::new(disk, count)).transpose()?;
         let pager = Pager {
             uffd,
             handler,
@@ -178,6 +208,10 @@ impl Pager {
             is_called: false,
             messages: Vec::with_capacity(MESSAGES_MAX),
             later: Vec::new(),
+            awaited: Vec::new(),
+            awaits_disk: false,
+            copies: Copies::new(),
+            spilled,
             has_ended: false,
             scratch: vec![0; AROUND_MAX * PAGE_BYTES].into(),
             program,
@@ -201,6 +235,8 @@ impl Pager {
     /// # Errors
     /// The system's.
     pub(crate) fn turn(&mut self, waits: bool) -> Result<Turn, Errno> {
+        // Before messages are read: of what is settled here the messages came in an earlier turn.
+        self.forget_discards();
         let mut messages = std::mem::take(&mut self.messages);
         self.uffd.read(&mut messages, waits)?;
         if self.shared.is_ending.load(Ordering::Acquire) {
@@ -213,6 +249,8 @@ impl Pager {
         for message in &messages {
             self.take_message(*message)?;
         }
+        self.take_news()?;
+        self.hand_over(false);
         let next = if !self.later.is_empty() {
             self.try_again()?;
             Turn::Busy
@@ -236,18 +274,17 @@ impl Pager {
         if self.uffd.is_another() {
             return Err(Errno::BADF);
         }
+        self.forget_discards();
         self.take_over_budget();
         if let Some(answer) = self.answer_of_the_lost(fault.address) {
             return Ok(answer);
         }
         let before = self.at_hand();
-        if !self.serve(fault)? {
-            let is_starved = self.starved.is_some();
-            return Ok(if is_starved {
-                Answer::NoMemory
-            } else {
-                Answer::Later
-            });
+        match self.serve(fault)? {
+            Served::Done => {}
+            Served::Awaited => return Ok(Answer::Disk),
+            Served::Later if self.starved.is_some() => return Ok(Answer::NoMemory),
+            Served::Later => return Ok(Answer::Later),
         }
         let brought = before.saturating_sub(self.at_hand());
         // One more than came: so the stock grows while it is low.
@@ -256,6 +293,7 @@ impl Pager {
                 break;
             }
         }
+        self.hand_over(false);
         self.tell();
         let calls = self.wants_maintenance() && !self.is_called;
         self.is_called |= calls;
@@ -266,6 +304,7 @@ impl Pager {
     pub(crate) fn maintained(&mut self) {
         self.changes = 0;
         self.is_called = false;
+        self.hand_over(true);
     }
 
     /// Ends the service. A copy of the descriptor in a child of the program would keep the ranges registered, and unmapping
@@ -317,14 +356,11 @@ impl Pager {
                 is_write,
                 thread,
             } => {
-                let fault = Fault {
+                self.take_fault(Fault {
                     address,
                     is_write,
                     thread,
-                };
-                if !self.serve(fault)? && !is_planted(Plant::LaterDropped) {
-                    self.later.push(fault);
-                }
+                })?;
             }
             Message::Removed { start, end } => {
                 let stays = is_planted(Plant::DiscardedStays);
@@ -346,6 +382,16 @@ impl Pager {
         Ok(())
     }
 
+    fn take_fault(&mut self, fault: Fault) -> Result<(), Errno> {
+        match self.serve(fault)? {
+            Served::Done => {}
+            Served::Later if is_planted(Plant::LaterDropped) => {}
+            Served::Later => self.later.push(fault),
+            Served::Awaited => self.awaited.push(fault),
+        }
+        Ok(())
+    }
+
     /// The system answers no fault while the program changes its mappings. The thread that does so must run on first.
     fn try_again(&mut self) -> Result<(), Errno> {
         match self.starved {
@@ -353,9 +399,7 @@ impl Pager {
             None => std::thread::yield_now(),
         }
         for fault in std::mem::take(&mut self.later) {
-            if !self.serve(fault)? {
-                self.later.push(fault);
-            }
+            self.take_fault(fault)?;
         }
         Ok(())
     }
@@ -366,13 +410,20 @@ impl Pager {
     /// on: evicting it would keep bytes that the program has discarded.
     fn drop_pages(&mut self, start: u64, end: u64, note: impl Fn(&mut Pages, usize)) {
         for page in self.pages_of(start, end) {
-            match self.pages.place(page) {
-                Place::Staged(slot) => self.ring.unstage(slot),
-                Place::Stored => self.forget(page),
-                Place::Gone => continue,
-                Place::Fresh | Place::Present | Place::Poisoned => {}
+            if self.pages.place(page) != Place::Gone {
+                self.drop_kept(page);
+                note(&mut self.pages, page);
             }
-            note(&mut self.pages, page);
+        }
+    }
+
+    /// Drops what the ring and the store have of a page.
+    fn drop_kept(&mut self, page: usize) {
+        self.drop_copy(page);
+        match self.pages.place(page) {
+            Place::Staged(slot) => self.ring.unstage(slot),
+            Place::Stored => self.forget(page),
+            Place::Fresh | Place::Present | Place::Poisoned | Place::Gone => {}
         }
     }
 
@@ -388,6 +439,13 @@ impl Pager {
         let pages = self.shared.budget.load(Ordering::Relaxed);
         if pages != self.budget.pages {
             self.budget = Budget::new(pages, self.ring.count());
+        }
+    }
+
+    /// Whoever has discarded says when the system has dropped all of it.
+    fn forget_discards(&mut self) {
+        if self.shared.is_settled.swap(false, Ordering::Acquire) {
+            self.pages.forget_discards();
         }
     }
 

@@ -30,7 +30,9 @@ const TAG: u32 = 0b111;
 const QUEUED: u32 = 1 << 3;
 /// The program has discarded the page before. The system drops it some time after it has told so.
 const DISCARDED: u32 = 1 << 4;
-const SLOT_SHIFT: u32 = 5;
+/// The store has a copy of the page, which is present or staged.
+const HAS_COPY: u32 = 1 << 5;
+const SLOT_SHIFT: u32 = 6;
 
 /// The pages of the program.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub(super) struct Pages {
     /// Pages that are present, the oldest first, and some that no longer are.
     queue: VecDeque<u32>,
     present: usize,
+    copies: usize,
 }
 
 impl Pages {
@@ -51,6 +54,7 @@ impl Pages {
             words: Vec::new(),
             queue: VecDeque::new(),
             present: 0,
+            copies: 0,
         };
         let words = pages.words.try_reserve_exact(count);
         let both = words.and_then(|()| pages.queue.try_reserve_exact(count));
@@ -87,7 +91,10 @@ impl Pages {
     pub fn put(&mut self, page: usize, place: Place) {
         let word = &mut self.words[page];
         let was_present = *word & TAG == 1;
-        let kept = *word & (QUEUED | DISCARDED);
+        let kept = match place {
+            Place::Present | Place::Staged(_) => *word & (QUEUED | DISCARDED | HAS_COPY),
+            _ => *word & (QUEUED | DISCARDED),
+        };
         let (tag, slot) = match place {
             Place::Fresh => (0, 0),
             Place::Present => (1, 0),
@@ -96,6 +103,7 @@ impl Pages {
             Place::Poisoned => (4, 0),
             Place::Gone => (5, 0),
         };
+        self.copies -= usize::from(*word & !kept & HAS_COPY != 0);
         *word = kept | tag | slot << SLOT_SHIFT;
         if place == Place::Present && *word & QUEUED == 0 {
             *word |= QUEUED;
@@ -111,9 +119,38 @@ impl Pages {
         self.words[page] |= DISCARDED;
     }
 
+    /// Notes that the system has dropped all that was discarded.
+    pub fn forget_discards(&mut self) {
+        self.words.iter_mut().for_each(|word| *word &= !DISCARDED);
+    }
+
     /// Whether the system may drop `page` without telling again.
     pub fn was_discarded(&self, page: usize) -> bool {
         self.words[page] & DISCARDED != 0
+    }
+
+    /// Notes that what the store has of `page`, which is present, is a copy.
+    pub fn keep_copy(&mut self, page: usize) {
+        debug_assert_eq!(self.place(page), Place::Present);
+        self.copies += usize::from(!self.has_copy(page));
+        self.words[page] |= HAS_COPY;
+    }
+
+    /// Pages that have one.
+    pub fn copies(&self) -> usize {
+        self.copies
+    }
+
+    pub fn has_copy(&self, page: usize) -> bool {
+        self.words[page] & HAS_COPY != 0
+    }
+
+    /// Notes that `page` has no copy. Returns whether it had one.
+    pub fn drop_copy(&mut self, page: usize) -> bool {
+        let had_one = self.has_copy(page);
+        self.words[page] &= !HAS_COPY;
+        self.copies -= usize::from(had_one);
+        had_one
     }
 
     /// Takes the oldest present pages from the queue, as many in a row as follow each other, `most` at most.
@@ -175,6 +212,28 @@ mod tests {
         pages.put(1, Place::Stored);
         assert_eq!(pages.take_oldest(64), None);
         assert!(pages.was_discarded(5) && !pages.was_discarded(4));
+        pages.forget_discards();
+        assert!(!pages.was_discarded(5));
+        assert_eq!(pages.place(5), Place::Present);
+    }
+
+    #[test]
+    fn a_copy_stays_while_its_page_is_here_and_is_counted() {
+        let mut pages = Pages::new(4).unwrap();
+        for page in [1, 2] {
+            pages.put(page, Place::Present);
+            pages.keep_copy(page);
+            pages.keep_copy(page);
+        }
+        pages.put(1, Place::Staged(7));
+        assert!(pages.has_copy(1) && !pages.has_copy(0));
+        assert_eq!(pages.copies(), 2);
+        pages.put(1, Place::Stored);
+        pages.put(1, Place::Present);
+        assert!(!pages.has_copy(1) && !pages.drop_copy(1));
+        assert_eq!(pages.copies(), 1);
+        assert!(pages.drop_copy(2));
+        assert_eq!((pages.copies(), pages.place(2)), (0, Place::Present));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 use std::time::Instant;
 
 use rustix::io::Errno;
-use uzram::PageIndex;
+use uzram::{PageIndex, Store};
 
-use super::{AROUND_MAX, Answer, Fault, Pager, Place};
+use super::{AROUND_MAX, Answer, Fault, Pager, Place, Served};
 use crate::handler::FaultHandler;
 use crate::mapping::PAGE_BYTES;
 use crate::plant::{Plant, is_planted};
@@ -19,37 +19,42 @@ use crate::uffd::{Done, Then};
 static ZEROES: [u8; AROUND_MAX * PAGE_BYTES] = [0; AROUND_MAX * PAGE_BYTES];
 
 /// Memory for pages that come.
-enum Memory {
+pub(super) enum Memory {
     /// Slots of the ring in a row, populated: the first, and how many.
     Slots(usize, usize),
     /// This many pages of new memory.
     New(usize),
+    /// It comes when pages were written to the file.
+    Awaited,
 }
 
 impl Pager {
-    /// Answers a fault. False: the system answers none at the moment.
+    /// Answers a fault, if that is possible now.
     ///
     /// # Errors
     /// The system's, where it contradicts what this thread knows of the page.
-    pub(super) fn serve(&mut self, fault: Fault) -> Result<bool, Errno> {
+    pub(super) fn serve(&mut self, fault: Fault) -> Result<Served, Errno> {
         let began = Instant::now();
+        self.awaits_disk = false;
         let page = self.program.page_at(fault.address);
         let is_served = match page.filter(|page| *page < self.pages.count()) {
             Some(page) => self.serve_page(page, fault),
             // Moved by the program to where nobody knows what it was.
             None => self.mark(fault.address),
         }?;
-        if is_served {
-            self.starved = None;
-            add(
-                &self.shared.counters.faults_ns,
-                began.elapsed().as_nanos() as usize,
-            );
-            if self.handler == FaultHandler::OwnThread {
-                self.follow.fault(fault.thread);
-            }
+        if !is_served {
+            return Ok(match self.awaits_disk {
+                true => Served::Awaited,
+                false => Served::Later,
+            });
         }
-        Ok(is_served)
+        self.starved = None;
+        let passed = began.elapsed().as_nanos() as usize;
+        add(&self.shared.counters.faults_ns, passed);
+        if self.handler == FaultHandler::OwnThread {
+            self.follow.fault(fault.thread);
+        }
+        Ok(Served::Done)
     }
 
     /// The answer to a handler's question about a page that cannot be brought. Kernels that know of no failing memory give
@@ -80,6 +85,7 @@ impl Pager {
         match self.pages.place(page) {
             Place::Fresh => self.serve_fresh(page, fault),
             Place::Staged(slot) => self.serve_staged(page, slot),
+            Place::Stored if self.is_in_file(page) => self.serve_spilled(page, fault),
             Place::Stored => self.serve_stored(page, fault),
             Place::Present => self.serve_present(page),
             // Gone, and a fault there: the program has moved it away and back, or maps other memory there now. That one
@@ -102,6 +108,7 @@ impl Pager {
                 self.bring_slots(first, count, page, Then::Wake)
             }
             Memory::New(count) => self.new_zeroes(to, count, fault.is_write),
+            Memory::Awaited => LATER,
         };
         if was_refused(done) {
             done = self.new_zeroes(to, 1, fault.is_write);
@@ -148,7 +155,7 @@ impl Pager {
         self.finish(page, done)
     }
 
-    fn serve_stored(&mut self, page: usize, fault: Fault) -> Result<bool, Errno> {
+    pub(super) fn serve_stored(&mut self, page: usize, fault: Fault) -> Result<bool, Errno> {
         let window = self.around.want(fault.thread, page);
         let count = self.pages.alike(page, window);
         // Who waits runs on when all have come: woken before, the thread would wait for the next at once.
@@ -156,6 +163,7 @@ impl Pager {
             1 => Then::Wake,
             _ => Then::Wait,
         };
+        let written = fault.is_write.then_some(page);
         let mut brought = 0;
         let mut last = Done {
             pages: 0,
@@ -173,7 +181,7 @@ impl Pager {
                 1 => count - brought,
                 _ => 1,
             };
-            last = self.bring_stored(next, in_a_row, then);
+            last = self.bring_stored(next, in_a_row, then, written);
             if last.pages == 0 {
                 break;
             }
@@ -193,44 +201,54 @@ impl Pager {
     }
 
     /// Brings pages from the store, from `page` on and `most` at most, as far as there is memory in a row.
-    fn bring_stored(&mut self, page: usize, most: usize, then: Then) -> Done {
+    /// `written` is the page that a write has touched.
+    fn bring_stored(
+        &mut self,
+        page: usize,
+        most: usize,
+        then: Then,
+        written: Option<usize>,
+    ) -> Done {
         let to = self.program.address(page);
         let mut done = match self.memory(most) {
             Memory::Slots(first, count) => {
-                let read = (0..count).take_while(|at| {
-                    let bytes = self.ring.bytes(first + at);
-                    self.store.read(index(page + at), bytes).is_ok()
-                });
-                let read = read.count();
+                let (mut read, mut stopped) = (0, None);
+                while read < count && stopped.is_none() {
+                    stopped = read_stored(&self.store, page + read, self.ring.bytes(first + read));
+                    read += usize::from(stopped.is_none());
+                }
                 (first + read..first + count).for_each(|slot| self.ring.give(slot));
                 if is_planted(Plant::ForgetFirst) {
                     (page..page + read).for_each(|page| self.forget(page));
                 }
-                self.bring_slots(first, read, page, then)
+                match stopped.filter(|_| read == 0) {
+                    Some(none) => none,
+                    None => self.bring_slots(first, read, page, then),
+                }
             }
             Memory::New(count) => self.copy_stored(page, count, to, then),
+            Memory::Awaited => LATER,
         };
         if was_refused(done) {
             done = self.copy_stored(page, 1, to, then);
         }
-        for page in page..page + done.pages {
-            self.forget(page);
-        }
         self.arrived(page, done.pages);
+        for page in page..page + done.pages {
+            self.keep_copy_or_forget(page, written == Some(page));
+        }
         done
     }
 
     fn copy_stored(&mut self, page: usize, count: usize, to: u64, then: Then) -> Done {
-        let mut read = 0;
-        for bytes in self.scratch.chunks_exact_mut(PAGE_BYTES).take(count) {
-            if self.store.read(index(page + read), bytes).is_err() {
-                break;
-            }
-            read += 1;
+        let (mut read, mut stopped) = (0, None);
+        while read < count && stopped.is_none() {
+            let bytes = &mut self.scratch[read * PAGE_BYTES..][..PAGE_BYTES];
+            stopped = read_stored(&self.store, page + read, bytes);
+            read += usize::from(stopped.is_none());
         }
-        match read {
-            0 => UNREADABLE,
-            read => {
+        match stopped.filter(|_| read == 0) {
+            Some(none) => none,
+            None => {
                 let bytes = &self.scratch[..read * PAGE_BYTES];
                 self.uffd.copy(bytes, to, then)
             }
@@ -238,10 +256,13 @@ impl Pager {
     }
 
     /// Moves slots that were taken to `page` and the pages behind it. Slots that stay behind are free again.
-    fn bring_slots(&mut self, first: usize, count: usize, page: usize, then: Then) -> Done {
-        if count == 0 {
-            return UNREADABLE;
-        }
+    pub(super) fn bring_slots(
+        &mut self,
+        first: usize,
+        count: usize,
+        page: usize,
+        then: Then,
+    ) -> Done {
         let to = self.program.address(page);
         let done = self.uffd.bring(self.ring.address(first), to, count, then);
         for slot in first..first + count {
@@ -278,17 +299,13 @@ impl Pager {
 
     /// Notes that a page is marked. What is left of it is of no use.
     pub(super) fn lose(&mut self, page: usize) {
-        match self.pages.place(page) {
-            Place::Staged(slot) => self.ring.unstage(slot),
-            Place::Stored => self.forget(page),
-            _ => {}
-        }
+        self.drop_kept(page);
         self.pages.put(page, Place::Poisoned);
         add(&self.shared.counters.pages_poisoned, 1);
     }
 
     /// Handles the outcome of an attempt to bring `page` and some behind it.
-    fn finish(&mut self, page: usize, done: Done) -> Result<bool, Errno> {
+    pub(super) fn finish(&mut self, page: usize, done: Done) -> Result<bool, Errno> {
         match done.stopped {
             _ if done.pages > 0 => Ok(true),
             None => Ok(true),
@@ -313,7 +330,7 @@ impl Pager {
         match self.uffd.poison(address, 1).stopped {
             None => Ok(true),
             Some(Errno::AGAIN) => Ok(false),
-            Some(Errno::EXIST | Errno::NOENT) => self.uffd.wake(address).map(|()| true),
+            Some(Errno::EXIST | Errno::NOENT) => self.uffd.wake(address, 1).map(|()| true),
             Some(errno) => Err(errno),
         }
     }
@@ -330,7 +347,7 @@ impl Pager {
             // Nobody waits.
             return Ok(true);
         }
-        match self.uffd.wake(self.program.address(page)) {
+        match self.uffd.wake(self.program.address(page), 1) {
             // Unmapped: nobody waits there.
             Ok(()) | Err(Errno::NOENT | Errno::INVAL) => Ok(true),
             Err(errno) => Err(errno),
@@ -338,7 +355,7 @@ impl Pager {
     }
 
     /// Memory for 1 to `most` pages: what is at hand, else new within the budget, else by eviction, else beyond it.
-    fn memory(&mut self, most: usize) -> Memory {
+    pub(super) fn memory(&mut self, most: usize) -> Memory {
         if let Some((first, count)) = self.ring.take_free(most) {
             return Memory::Slots(first, count);
         }
@@ -350,6 +367,7 @@ impl Pager {
         self.make_free();
         match self.ring.take_free(most) {
             Some((first, count)) => Memory::Slots(first, count),
+            None if !self.is_blocked && self.awaits_a_write() => Memory::Awaited,
             None => {
                 // If the system moves nothing at the moment, it will not take a new page either.
                 let over = usize::from(!self.is_blocked);
@@ -369,13 +387,14 @@ impl Pager {
     pub(super) fn forget(&mut self, page: usize) {
         // It fails for pages outside of the store only.
         let _ = self.store.trim(index(page));
+        self.note_forgotten(page);
         self.changes += 1;
     }
 }
 
 /// Whether the system takes no moved pages there (locked or write-protected memory), or not as many at once: the
 /// program has made the range several mappings. A copy of one page may do.
-fn was_refused(done: Done) -> bool {
+pub(super) fn was_refused(done: Done) -> bool {
     done.pages == 0
         && matches!(
             done.stopped,
@@ -383,11 +402,27 @@ fn was_refused(done: Done) -> bool {
         )
 }
 
+/// The answer where the fault is tried again.
+pub(super) const LATER: Done = Done {
+    pages: 0,
+    stopped: Some(Errno::AGAIN),
+};
+
 /// The answer for a page that the store cannot read.
-const UNREADABLE: Done = Done {
+pub(super) const UNREADABLE: Done = Done {
     pages: 0,
     stopped: Some(Errno::IO),
 };
+
+/// Reads a stored page. The answer if that is not possible.
+fn read_stored(store: &Store, page: usize, bytes: &mut [u8]) -> Option<Done> {
+    match store.read_resident(index(page), bytes) {
+        Ok(true) => None,
+        // It has just gone to the file.
+        Ok(false) => Some(LATER),
+        Err(_) => Some(UNREADABLE),
+    }
+}
 
 pub(super) fn index(page: usize) -> PageIndex {
     PageIndex(page as u64)

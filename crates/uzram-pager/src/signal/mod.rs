@@ -8,13 +8,17 @@
 
 #![allow(unsafe_code)]
 
+mod last_words;
+mod place;
 mod stack;
 mod table;
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use rustix::io::Errno;
 use uzram::{Error, ErrorKind, Result};
 
 use crate::mapping::Mapping;
@@ -26,6 +30,9 @@ use table::{RANGES_MAX, Table};
 
 /// `si_code` of a page that could not be brought.
 const BUS_ADRERR: c_int = 2;
+
+/// How long a thread waits for a disk from one look to the next.
+const DISK_PAUSE: Duration = Duration::from_micros(50);
 
 static TABLE: OnceLock<Table<Server>> = OnceLock::new();
 
@@ -125,16 +132,16 @@ enum Fate {
     /// It is not ours.
     PassedOn,
     /// The page cannot be brought: the touch ends the program.
-    Deadly,
+    Deadly(Errno),
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let errno_before = errno();
     // SAFETY: the kernel hands a handler with SA_SIGINFO a siginfo_t.
     let info_of_fault = unsafe { &*info };
+    // SAFETY: of the union's fields a SIGBUS of the system's has this one. For a program's own it is not looked at.
+    let address = unsafe { info_of_fault.si_addr() }.addr();
     let fate = if info_of_fault.si_code == BUS_ADRERR {
-        // SAFETY: of the union's fields a SIGBUS with this code has this one.
-        let address = unsafe { info_of_fault.si_addr() }.addr();
         // SAFETY: the kernel hands it a context, too.
         fate_of(address, unsafe { is_write(context) })
     } else {
@@ -142,15 +149,28 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     };
     match fate {
         Fate::Again => {}
-        Fate::PassedOn => pass_on(signal, info, context),
-        // SAFETY: `signal` is the one being handled.
-        Fate::Deadly => drop(unsafe { libc::signal(signal, libc::SIG_DFL) }),
+        Fate::PassedOn => {
+            // A program's own signal has a code of zero or less.
+            if info_of_fault.si_code > 0 && server_of(address).is_some() {
+                last_words::lost(address);
+            }
+            pass_on(signal, info, context);
+        }
+        Fate::Deadly(errno) => {
+            last_words::refused(address, errno);
+            // SAFETY: `signal` is the one being handled. The instruction runs again, and ends the process.
+            let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
     }
     set_errno(errno_before);
 }
 
+fn server_of(address: usize) -> Option<NonNull<Server>> {
+    TABLE.get().and_then(|table| table.find(address))
+}
+
 fn fate_of(address: usize, is_write: bool) -> Fate {
-    let Some(server) = TABLE.get().and_then(|table| table.find(address)) else {
+    let Some(server) = server_of(address) else {
         return Fate::PassedOn;
     };
     // SAFETY: whoever touches the range keeps its memory, and that the registration.
@@ -171,16 +191,17 @@ fn fate_of(address: usize, is_write: bool) -> Fate {
             // The thread that changes mappings must run on, and the pager's must read its message.
             Ok(Answer::Later) => std::thread::yield_now(),
             Ok(Answer::NoMemory) => std::thread::sleep(STARVED_PAUSE),
+            Ok(Answer::Disk) => std::thread::sleep(DISK_PAUSE),
             Ok(Answer::PassOn) => return Fate::PassedOn,
             // A descriptor that the program has closed is one of the reasons.
             Err(_) if is_planted(Plant::ClosedIgnored) => return Fate::Again,
-            Err(_) => return Fate::Deadly,
+            Err(errno) => return Fate::Deadly(errno),
         }
     }
 }
 
 /// One attempt, with the pager's lock.
-fn answer(server: &Server, fault: Fault) -> Result<Answer, rustix::io::Errno> {
+fn answer(server: &Server, fault: Fault) -> Result<Answer, Errno> {
     let mut turn = server.turns.take();
     let pager = &raw mut *turn;
     if is_planted(Plant::LockGivenUp) {

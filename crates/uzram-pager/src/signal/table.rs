@@ -7,11 +7,12 @@
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use uzram::{Error, ErrorKind, Result};
+
+use super::place::Place;
 
 /// Most ranges of a process.
 pub(super) const RANGES_MAX: usize = 64;
@@ -21,17 +22,6 @@ pub(super) const RANGES_MAX: usize = 64;
 pub(super) struct Table<T> {
     places: NonNull<[Place; RANGES_MAX]>,
     served_by: std::marker::PhantomData<*const T>,
-}
-
-/// All zeroes are an empty place.
-#[derive(Debug)]
-struct Place {
-    is_taken: AtomicBool,
-    /// Odd while it is changed.
-    version: AtomicUsize,
-    start: AtomicUsize,
-    end: AtomicUsize,
-    server: AtomicPtr<()>,
 }
 
 // SAFETY: the places are atomics that are never freed; pointers to servers go in and out, and nothing else.
@@ -63,17 +53,14 @@ impl<T> Table<T> {
 
     /// Notes that `server` serves the addresses from `start` to before `end`. None: the table is full.
     pub fn add(&self, start: usize, end: usize, server: NonNull<T>) -> Option<usize> {
-        let is_mine = |place: &Place| !place.is_taken.swap(true, Ordering::Acquire);
-        let at = self.places().iter().position(is_mine)?;
+        let at = self.places().iter().position(Place::take)?;
         self.places()[at].set(start, end, server.as_ptr().cast());
         Some(at)
     }
 
     /// Forgets what [`Table::add`] noted at `at`.
     pub fn remove(&self, at: usize) {
-        let place = &self.places()[at];
-        place.set(0, 0, std::ptr::null_mut());
-        place.is_taken.store(false, Ordering::Release);
+        self.places()[at].give_back();
     }
 
     /// The server of `address`.
@@ -84,28 +71,6 @@ impl<T> Table<T> {
     fn places(&self) -> &[Place; RANGES_MAX] {
         // SAFETY: mapped for good; zeroes, or what `set` has left.
         unsafe { self.places.as_ref() }
-    }
-}
-
-impl Place {
-    fn set(&self, start: usize, end: usize, server: *mut ()) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.start.store(start, Ordering::Relaxed);
-        self.end.store(end, Ordering::Relaxed);
-        self.server.store(server, Ordering::Relaxed);
-        self.version.store(version + 2, Ordering::Release);
-    }
-
-    fn find<T>(&self, address: usize) -> Option<NonNull<T>> {
-        let version = self.version.load(Ordering::Acquire);
-        let start = self.start.load(Ordering::Relaxed);
-        let end = self.end.load(Ordering::Relaxed);
-        let server = self.server.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        let is_whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
-        NonNull::new(server.cast()).filter(|_| is_whole && (start..end).contains(&address))
     }
 }
 
@@ -145,7 +110,7 @@ mod tests {
         let table = Table::<u32>::new().unwrap();
         let at = table.add(100, 200, NonNull::from(&7_u32)).unwrap();
         // As its writer leaves it for a moment.
-        table.places()[at].version.fetch_add(1, Ordering::Relaxed);
+        table.places()[at].begin_change();
         assert_eq!(table.find(150), None);
     }
 

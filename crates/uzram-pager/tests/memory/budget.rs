@@ -3,7 +3,7 @@
 use uzram::ErrorKind;
 use uzram_pager::CompressedMemory;
 
-use super::{PAGE, apart, mark, marked, memory, present, until};
+use super::{PAGE, apart, discard, mark, marked, memory, present, until, with_store};
 
 #[test]
 fn memory_stays_within_the_budget_by_the_systems_account() {
@@ -170,4 +170,105 @@ fn a_store_that_is_full_keeps_pages_beyond_the_budget() {
             );
         },
     );
+}
+
+/// Memory of 800 marked pages under a budget of 200, with a store of this limit in bytes.
+fn marked_pages(limit_bytes: u64) -> Option<CompressedMemory> {
+    let store = uzram::Store::builder().mem_limit(limit_bytes);
+    let mut memory = with_store(800, 200, store)?;
+    for (page, bytes) in memory.chunks_exact_mut(PAGE).enumerate() {
+        mark(bytes, page as u64);
+    }
+    Some(memory)
+}
+
+/// Reads all pages in an order that no window foresees.
+fn read_all(memory: &[u8]) {
+    for nth in 0..800 {
+        let page = nth * 367 % 800;
+        assert!(
+            memory[page * PAGE..][..PAGE] == marked(page as u64)[..],
+            "page {page}"
+        );
+    }
+}
+
+#[test]
+fn pages_that_are_only_read_are_compressed_once() {
+    apart(
+        "budget::pages_that_are_only_read_are_compressed_once",
+        || {
+            let Some(mut memory) = marked_pages(0) else {
+                return;
+            };
+            read_all(&memory);
+            let before = memory.statistics();
+            (0..5).for_each(|_| read_all(&memory));
+            let after = memory.statistics();
+            let compressed = after.pages_out - before.pages_out;
+            let unchanged = after.pages_unchanged - before.pages_unchanged;
+            assert!(compressed < 300 && unchanged > 2000, "{before:?} {after:?}");
+            // One byte changes, and the copy is not taken for the page.
+            for page in 0..800 {
+                assert_eq!(memory[page * PAGE + 5], marked(page as u64)[5]);
+                memory[page * PAGE + 5] ^= 1;
+            }
+            for page in memory.chunks_exact_mut(PAGE) {
+                page[5] ^= 1;
+            }
+            read_all(&memory);
+            // What was discarded does not come back from a copy.
+            discard(&mut memory[..400 * PAGE], libc::MADV_DONTNEED);
+            assert!(memory[..400 * PAGE].iter().all(|byte| *byte == 0));
+        },
+    );
+}
+
+#[test]
+fn where_pages_change_few_copies_are_kept() {
+    apart("budget::where_pages_change_few_copies_are_kept", || {
+        let Some(mut memory) = marked_pages(0) else {
+            return;
+        };
+        for round in 0..5_u8 {
+            for nth in 0..800 {
+                let at = nth * 367 % 800 * PAGE + 7;
+                // The touch is a read.
+                let byte = std::hint::black_box(memory[at]);
+                memory[at] = byte.wrapping_add(round);
+            }
+        }
+        let pages = memory.statistics().compressed_memory_bytes / PAGE as u64;
+        // 600 pages have left, each shrinks to about half.
+        assert!(pages < 360, "{:?}", memory.statistics());
+    });
+}
+
+/// A full store takes what leaves: copies go for it.
+#[test]
+fn copies_go_where_the_store_is_full() {
+    apart("budget::copies_go_where_the_store_is_full", || {
+        // 600 pages that shrink to some 2200 bytes fit with 200 of noise among them, and with copies they do not.
+        let Some(mut memory) = marked_pages(2_000_000) else {
+            return;
+        };
+        (0..3).for_each(|_| read_all(&memory));
+        assert!(memory.statistics().pages_unchanged > 0);
+        let noise = |page: usize| uzram_testkit::noise(page as u64, PAGE);
+        for page in 0..200 {
+            memory[page * PAGE..][..PAGE].copy_from_slice(&noise(page));
+        }
+        for page in 200..800 {
+            assert!(memory[page * PAGE..][..PAGE] == marked(page as u64)[..]);
+        }
+        let statistics = memory.statistics();
+        // What they leave is in parts, which a full store may not bring together at once.
+        assert!(statistics.pages_over_budget < 10, "{statistics:?}");
+        for page in 0..200 {
+            assert!(
+                memory[page * PAGE..][..PAGE] == noise(page)[..],
+                "page {page}"
+            );
+        }
+    });
 }

@@ -8,8 +8,8 @@ use uzram::{
 use uzram_pager::{CompressedMemory, FaultHandler};
 
 use super::{
-    PAGE, apart, apart_with, killed_by, killed_with, mark, marked, present, serves_the_system,
-    until, with_store,
+    PAGE, apart, apart_with, killed_by, killed_with, lost, mark, marked, present,
+    serves_the_system, until, with_store,
 };
 
 /// The codec below panics at a page that begins so.
@@ -116,8 +116,7 @@ fn a_pager_that_panics_leaves_what_is_present_and_what_is_fresh() {
 
 #[test]
 fn a_page_that_only_a_failed_pager_had_is_a_sigbus() {
-    killed_by(
-        libc::SIGBUS,
+    lost(
         "failure::a_page_that_only_a_failed_pager_had_is_a_sigbus",
         || {
             let Some((memory, present)) = with_failed_pager() else {
@@ -219,16 +218,12 @@ fn a_codec_that_panics_in_a_handler_aborts() {
 
 #[test]
 fn a_damaged_object_is_a_sigbus() {
-    killed_by(
-        libc::SIGBUS,
-        "failure::a_damaged_object_is_a_sigbus",
-        || {
-            let Some(memory) = with_damage() else {
-                return;
-            };
-            println!("it reads as {}", first(&memory[7 * PAGE..]));
-        },
-    );
+    lost("failure::a_damaged_object_is_a_sigbus", || {
+        let Some(memory) = with_damage() else {
+            return;
+        };
+        println!("it reads as {}", first(&memory[7 * PAGE..]));
+    });
 }
 
 #[test]

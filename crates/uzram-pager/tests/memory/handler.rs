@@ -8,7 +8,9 @@ use uzram::{BlockDevice, PageIndex, PageTransfer};
 use uzram_media::{Persistence, Pmem, PmemFile};
 use uzram_pager::{CompressedMemory, FaultHandler};
 
-use super::{PAGE, apart, apart_with, killed_with, mark, marked, memory, present, with_store};
+use super::{
+    PAGE, apart, apart_with, killed_with, lost_with, mark, marked, memory, present, with_store,
+};
 
 const HERE: [FaultHandler; 1] = [FaultHandler::FaultingThread];
 const PAGES: usize = 600;
@@ -33,9 +35,8 @@ fn check(memory: &CompressedMemory) {
 
 #[test]
 fn a_descriptor_that_the_program_closed_ends_it() {
-    killed_with(
+    lost_with(
         &HERE,
-        libc::SIGBUS,
         "handler::a_descriptor_that_the_program_closed_ends_it",
         || {
             let Some(memory) = filled() else {
@@ -50,9 +51,8 @@ fn a_descriptor_that_the_program_closed_ends_it() {
 
 #[test]
 fn the_descriptor_of_another_memory_does_not_serve_pages_in_its_place() {
-    killed_with(
+    lost_with(
         &HERE,
-        libc::SIGBUS,
         "handler::the_descriptor_of_another_memory_does_not_serve_pages_in_its_place",
         || {
             let Some(memory) = filled() else {

@@ -12,7 +12,7 @@ use uzram_pager::CompressedHeap;
 use uzram_testkit::Rng;
 
 use super::system::in_child;
-use super::{PAGE, apart, memory, until_true};
+use super::{PAGE, apart, killed_by, memory, until_true};
 
 /// The most that slabs without allocations take: one of each class.
 const KEPT_BYTES: usize = 27 * 3 * PAGE;
@@ -414,5 +414,30 @@ fn pages_that_were_locked_are_zero_for_the_next() {
         let block = Block::new(&heap, layout, 9).unwrap();
         assert_eq!(block.start, start);
         block.free(&heap);
+    });
+}
+
+/// A page of a new heap that is gone without a message is not taken for one that was discarded.
+#[test]
+fn a_page_of_a_new_heap_that_vanishes_is_a_sigbus() {
+    const GUARD_INSTALL: i32 = 102;
+    const GUARD_REMOVE: i32 = 103;
+    let name = "heap::a_page_of_a_new_heap_that_vanishes_is_a_sigbus";
+    killed_by(libc::SIGBUS, name, || {
+        let Some(heap) = heap(100, 64) else {
+            return;
+        };
+        let layout = Layout::from_size_align(PAGE, PAGE).unwrap();
+        let mut block = Block::new(&heap, layout, 4).unwrap();
+        // The system tells nobody about these two, which empty the page.
+        for advice in [GUARD_INSTALL, GUARD_REMOVE] {
+            // SAFETY: the page is the block's, and any content of it is valid.
+            let result = unsafe { libc::madvise(block.start.as_ptr().cast(), PAGE, advice) };
+            if result != 0 {
+                println!("skipped: no guard pages before Linux 6.13");
+                return;
+            }
+        }
+        println!("it reads as {:?}", &block.bytes()[..8]);
     });
 }

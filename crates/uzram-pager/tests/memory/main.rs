@@ -11,14 +11,16 @@ mod handler;
 mod heap;
 mod model;
 mod soak;
+mod spill;
 mod system;
 
+use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use uzram::{ErrorKind, StoreBuilder};
-use uzram_pager::{CompressedGlobal, CompressedMemory, FaultHandler};
+use uzram_pager::{CompressedGlobal, CompressedMemory, CompressedMemoryBuilder, FaultHandler};
 
 /// It serves as the system's does until a test starts it.
 #[global_allocator]
@@ -63,6 +65,24 @@ fn killed_with(handlers: &[FaultHandler], signal: i32, name: &str, body: fn()) {
         let is_skipped = status.success() && output.contains("skipped");
         assert!(
             is_skipped || status.signal() == Some(signal),
+            "{name}: {status}\n{output}"
+        );
+    });
+}
+
+/// The same for SIGBUS of a page that is lost. A thread that answers its own faults says so.
+fn lost(name: &str, body: fn()) {
+    lost_with(&HANDLERS, name, body);
+}
+
+/// The same for some handlers.
+fn lost_with(handlers: &[FaultHandler], name: &str, body: fn()) {
+    run(handlers, name, body, |status, output| {
+        let is_skipped = status.success() && output.contains("skipped");
+        let is_said = output.contains("uzram: SIGBUS: compressed memory at 0x");
+        let says = output.starts_with("FaultingThread");
+        assert!(
+            is_skipped || status.signal() == Some(libc::SIGBUS) && is_said == says,
             "{name}: {status}\n{output}"
         );
     });
@@ -135,7 +155,23 @@ fn memory(pages: usize, budget_pages: usize) -> Option<CompressedMemory> {
 
 fn with_store(pages: usize, budget_pages: usize, store: StoreBuilder) -> Option<CompressedMemory> {
     let builder = CompressedMemory::builder(pages * PAGE, budget_pages * PAGE);
-    match builder.store(store).fault_handler(handler()).build() {
+    made(builder.store(store))
+}
+
+/// The same with a file for pages, and the file.
+fn with_spill(
+    pages: usize,
+    budget_pages: usize,
+    store: StoreBuilder,
+) -> Option<(CompressedMemory, File)> {
+    let file = tempfile::tempfile().unwrap();
+    let builder = CompressedMemory::builder(pages * PAGE, budget_pages * PAGE).store(store);
+    let builder = builder.spill(file.try_clone().unwrap());
+    Some((made(builder)?, file))
+}
+
+fn made(builder: CompressedMemoryBuilder) -> Option<CompressedMemory> {
+    match builder.fault_handler(handler()).build() {
         Ok(memory) => Some(memory),
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             println!("skipped: {error}");

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
+use uzram::Store;
 use uzram_pager::CompressedMemory;
 use uzram_testkit::Rng;
 
-use super::{PAGE, apart, die_of_segv, discard, mark, memory, serves_the_system};
+use super::{PAGE, apart, die_of_segv, discard, mark, memory, serves_the_system, with_spill};
 
 /// Seconds of a run, for longer ones than the tests'.
 const SECONDS: &str = "UZRAM_PAGER_SOAK_SECONDS";
@@ -33,6 +34,9 @@ fn random_programs_find_what_they_wrote() {
     apart("soak::random_programs_find_what_they_wrote", || {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
         let end = Instant::now() + Duration::from_secs(number(SECONDS).unwrap_or(SECONDS_SHORT));
+        if number(SECONDS).is_some() {
+            std::thread::spawn(move || migrate(end));
+        }
         let mut seed = number(SEED).unwrap_or(1);
         loop {
             if !round(seed, end) {
@@ -47,12 +51,27 @@ fn random_programs_find_what_they_wrote() {
     });
 }
 
+/// Lets the system migrate pages under the program, as root: requests of userfaultfd have to try again then.
+fn migrate(end: Instant) {
+    while Instant::now() < end && std::fs::write("/proc/sys/vm/compact_memory", "1").is_ok() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// A program of some threads, from its start to the end of its memory, or to `end`. False: this system has no userfaultfd.
 fn round(seed: u64, end: Instant) -> bool {
     let mut rng = Rng::new(seed);
     let part = 60 + rng.below(400);
     let budget = 64 + rng.below(60);
-    let Some(mut memory) = memory(THREADS * part + REPLACED, budget) else {
+    // Every third round has a file, and a store that is too small: but for planted bugs, which are none of the file's.
+    let pages = THREADS * part + REPLACED;
+    let made = match seed % 3 {
+        0 if !cfg!(uzram_plant) => {
+            with_spill(pages, budget, Store::builder().mem_limit(512 << 10)).map(|made| made.0)
+        }
+        _ => memory(pages, budget),
+    };
+    let Some(mut memory) = made else {
         return false;
     };
     let is_over = AtomicBool::new(false);

@@ -105,6 +105,18 @@ impl LoopDevice {
         label.is_ok_and(|label| label == self.label)
     }
 
+    /// Gives the device the size that its file has now, as far as the kernel knows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn resized(&self) -> Result<()> {
+        let told = File::open(&self.path).and_then(|device| system::loop_resize(&device));
+        told.map_err(|error| {
+            let text = format!("{}: cannot take another size", self.path.display());
+            Error::new(ErrorKind::Io, text).with_source(error)
+        })
+    }
+
     /// Runs `work` while the device is not in use, as [`block::exclusively`].
     ///
     /// # Errors

@@ -148,8 +148,7 @@ pub(crate) struct Attachment {
 }
 
 enum Way {
-    Fuse(Mutex<Parts>),
-    /// Boxed, as it is twice as large.
+    Fuse(Box<Mutex<Parts>>),
     Ublk(Box<UblkDisk>),
 }
 
@@ -218,7 +217,7 @@ impl Attachment {
             parts.loop_device = Some(loop_device);
         }
         Ok(Attachment {
-            way: Way::Fuse(Mutex::new(parts)),
+            way: Way::Fuse(Box::new(Mutex::new(parts))),
             path,
         })
     }
@@ -254,6 +253,36 @@ impl Attachment {
             (Some(device), _) => device.exclusively(work),
             (None, Some(mount)) => mount.exclusively(|| Ok(work()))?,
             (None, None) => work(),
+        }
+    }
+
+    /// Tells the kernel that the device has another size.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn resized(&self) -> Result<()> {
+        let Way::Fuse(parts) = &self.way else {
+            return Ok(());
+        };
+        let parts = lock(parts);
+        if let Some(mount) = &parts.mount {
+            mount.resized()?;
+        }
+        match &parts.loop_device {
+            Some(device) => device.resized(),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses while a process has it open. A mounted file counts by itself who has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] with the processes.
+    pub(crate) fn check_not_open(&self) -> Result<()> {
+        let is_file = matches!(&self.way, Way::Fuse(parts) if lock(parts).loop_device.is_none());
+        match is_file {
+            true => Ok(()),
+            false => usage::check_not_open(&self.path),
         }
     }
 

@@ -116,6 +116,29 @@ pub fn check_unused(device: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, text))
 }
 
+/// Refuses while another process has a block device open, or a file on it. User space sees no count of
+/// openers: one that opens it a moment later is not seen.
+///
+/// # Errors
+/// [`ErrorKind::Busy`] with the processes.
+pub(crate) fn check_not_open(device: &Path) -> Result<()> {
+    let Ok(number) = rustix::fs::stat(device).map(|found| found.st_rdev) else {
+        return Ok(());
+    };
+    let holders = processes(|link| holds_of(link, number));
+    match holders.is_empty() {
+        true => Ok(()),
+        false => {
+            let text = format!(
+                "{}: open in {}; end that first",
+                device.display(),
+                holders.join(", ")
+            );
+            Err(Error::new(ErrorKind::Busy, text))
+        }
+    }
+}
+
 /// Whether the file behind `link` is the block device of this number, or lies in a file system on
 /// it. Only the kernel is asked, because a file's server may hang.
 fn holds_of(link: &Path, number: u64) -> bool {

@@ -5,24 +5,22 @@
 //! zram-generator.conf(5) that apply here. Keys that this server cannot honour are refused with
 //! the remedy and never ignored, because somebody relies on them.
 
-mod expression;
-
 use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use uzram::ErrorKind;
-use uzram::file::read_regular;
 
+use crate::config_file;
 use crate::device::DeviceConfig;
 use crate::error::{Error, Result};
+use crate::expression::Names;
 use crate::nearest::{remedy, shown};
 use crate::options::{self, Draft};
 use crate::server_config::ServerConfig;
 use crate::state::check_name;
+use crate::zram_generator;
 
-/// Longest configuration file, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The section that is no device.
 const SERVER_SECTION: &str = "server";
 /// zram-generator's size for a section without one.
@@ -68,9 +66,9 @@ const REFUSED_KEYS: [(&str, &str); 9] = [
 ];
 
 const NO_SWAP: &str = "a server makes no swap area; remove the line, and use uzram up --swap \
-                       --priority N";
+                       --priority N, or uzram up --config with zram-generator's own file";
 const NO_MOUNT: &str = "a server mounts nothing; remove the line, and use uzram up --mount DIR --fs \
-                        ext4";
+                        ext4, or uzram up --config with zram-generator's own file";
 
 /// A configuration, checked.
 #[derive(Debug, Default)]
@@ -91,12 +89,7 @@ impl Config {
     /// and key.
     pub fn read(path: &Path, ram_bytes: u64) -> Result<Config> {
         let shown = path.display();
-        let failed = |e| Error::new(ErrorKind::Io, shown.to_string()).with_source(e);
-        let text = read_regular(path, FILE_BYTES_MAX).map_err(failed)?;
-        let text = String::from_utf8(text).map_err(|_| {
-            let text = format!("{shown}: not a configuration, which is valid UTF-8");
-            Error::new(ErrorKind::Io, text)
-        })?;
+        let text = config_file::read(path)?;
         Config::parse(&text, ram_bytes).map_err(|wrong| {
             let line = text
                 .get(..wrong.offset)
@@ -112,7 +105,7 @@ impl Config {
     fn parse(text: &str, ram_bytes: u64) -> Result<Config, Wrong> {
         let document = DeTable::parse(text).map_err(|error| Wrong {
             offset: error.span().map_or(0, |span| span.start),
-            why: error.message().to_owned(),
+            why: format!("{}{}", error.message(), generator_remedy(text)),
         })?;
         let mut sections: Vec<_> = document.get_ref().iter().collect();
         sections.sort_by_key(|(title, _)| title.span().start);
@@ -147,6 +140,14 @@ impl Config {
             outcome.map_err(|e| wrong(e.to_string()))?;
         }
         Ok(())
+    }
+}
+
+/// The remedy where the file is zram-generator's, whose values have no quotes.
+fn generator_remedy(text: &str) -> &'static str {
+    match zram_generator::is_meant(text) {
+        true => "; this file is TOML, and zram-generator's is read by uzram up --config",
+        false => "",
     }
 }
 
@@ -206,7 +207,7 @@ impl Section<'_> {
             }
         }
         if !draft.has("size") {
-            let bytes = expression::bytes(ZRAM_SIZE_DEFAULT, ram_bytes);
+            let bytes = Names::new(ram_bytes).bytes(ZRAM_SIZE_DEFAULT);
             let bytes = bytes.map_err(|e| at_title(e.to_string()))?;
             let outcome = draft.set("size", &bytes.to_string());
             outcome.map_err(|e| at_title(e.to_string()))?;
@@ -229,7 +230,8 @@ fn translate(
         return Ok(vec![(option.name, value)]);
     }
     let bytes = |value: &str| {
-        expression::bytes(value, ram_bytes)
+        Names::new(ram_bytes)
+            .bytes(value)
             .map(|bytes| bytes.to_string())
             .map_err(|e| e.to_string())
     };
@@ -237,9 +239,11 @@ fn translate(
         "zram-size" => Ok(vec![("size", bytes(&value)?)]),
         "zram-resident-limit" => Ok(vec![("mem-limit", bytes(&value)?)]),
         "compression-algorithm" => algorithm(&value),
-        _ if key.starts_with("set!") => {
-            Err("a server runs no programs to find values; write the value".into())
-        }
+        _ if key.starts_with("set!") => Err(
+            "a server runs no programs to find values; write the value, or use uzram up \
+                 --config with zram-generator's own file"
+                .into(),
+        ),
         _ => {
             let known: Vec<&str> = options::names().chain(GENERATOR_KEYS).collect();
             Err(format!("unknown key{}", remedy(key, &known)))
@@ -271,8 +275,9 @@ fn is_below(value: &str, ram_bytes: u64) -> Result<bool, String> {
     if value == "none" {
         return Ok(true);
     }
-    let limit_bytes = expression::bytes(value, ram_bytes).map_err(|e| e.to_string())?;
-    Ok(ram_bytes <= limit_bytes)
+    let limit_bytes = Names::new(ram_bytes).bytes(value);
+    let limit_bytes = limit_bytes.map_err(|e| e.to_string())?;
+    Ok(ram_bytes >> 20 <= limit_bytes >> 20)
 }
 
 /// A value in the command line's notation.

@@ -1,10 +1,14 @@
 //! The client's half.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use uzram::ErrorKind;
 
 use super::{REPLY_BYTES_MAX, Reply, Request};
@@ -21,6 +25,14 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// # Errors
 /// [`ErrorKind::Io`] if no server answers there, or its answer is not a reply.
 pub fn ask(path: &Path, request: &Request) -> Result<Reply> {
+    ask_with(path, request, None)
+}
+
+/// The same, and hands the server a file that the request names: it may not be able to open it.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_with(path: &Path, request: &Request, file: Option<&File>) -> Result<Reply> {
     check_socket_path(path)?;
     let failed = |e: std::io::Error| {
         Error::new(ErrorKind::Io, format!("control socket {}", path.display())).with_source(e)
@@ -35,7 +47,12 @@ pub fn ask(path: &Path, request: &Request) -> Result<Reply> {
     let mut line = serde_json::to_vec(request).map_err(|e| failed(e.into()))?;
     line.push(b'\n');
     // A server that refuses without reading (too many requests) has closed; its reply is there.
-    let _ = (&stream).write_all(&line);
+    let sent = match file {
+        // A file comes with the first bytes.
+        Some(file) => send_with(&stream, &line, file).unwrap_or(0),
+        None => 0,
+    };
+    let _ = (&stream).write_all(&line[sent..]);
     let mut reply = Vec::new();
     BufReader::new((&stream).take(REPLY_BYTES_MAX as u64))
         .read_until(b'\n', &mut reply)
@@ -44,4 +61,13 @@ pub fn ask(path: &Path, request: &Request) -> Result<Reply> {
             _ => failed(e),
         })?;
     serde_json::from_slice(&reply).map_err(|e| failed(e.into()))
+}
+
+fn send_with(stream: &UnixStream, bytes: &[u8], file: &File) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    let parts = [IoSlice::new(bytes)];
+    rustix::net::sendmsg(stream, &parts, &mut control, SendFlags::NOSIGNAL)
 }

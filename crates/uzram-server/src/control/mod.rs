@@ -11,6 +11,8 @@
 //! {"ok":false,"errno":16,"error":"uzram0: 2 clients are connected; …"}
 //! ```
 //!
+//! A `set` may hand over a descriptor (SCM_RIGHTS) with its first bytes: of the file that its value names.
+//!
 //! The socket has mode 0600 and lies in a directory of mode 0700. In addition the server answers
 //! only processes of its own user and of root. All input is hostile: lines, connections and
 //! waiting times have the limits below, and anything malformed gets an error line.
@@ -26,13 +28,13 @@ use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use client::ask;
+pub use client::{ask, ask_with};
 pub(crate) use server::{BoundControl, Control};
 
 /// Longest request, in bytes, with its end of line.
 pub const REQUEST_BYTES_MAX: usize = 4096;
-/// Longest reply, in bytes, with its end of line.
-pub const REPLY_BYTES_MAX: usize = 4 << 20;
+/// Longest reply, in bytes, with its end of line: some 4 KiB for each disk.
+pub const REPLY_BYTES_MAX: usize = 8 << 20;
 /// Connections served at once; further ones get an error line.
 pub const CONNECTIONS_MAX: usize = 16;
 /// A client must have sent its request this long after it connected.

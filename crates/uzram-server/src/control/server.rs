@@ -1,50 +1,44 @@
-//! The server's half: a thread that accepts, and a short-lived thread for each request.
-//!
-//! Lock order: `open` is a leaf; only the socket's own shutdown is called while it is held.
+//! The server's half: a short-lived thread for each request.
 
 use std::io::{Read, Write};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use uzram::ErrorKind;
 
 use super::{CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, Reply, Request};
+use crate::acceptor::{Acceptor, Service};
 use crate::error::{Error, Result};
 use crate::state::{check_socket_path, own_uid};
 
 /// Time in which a client must take its reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after an accept that failed, as when the process is out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time and reads for which surplus bytes of a client are discarded before the connection is cut.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 const DRAIN_READS_MAX: usize = 1024;
 
-/// Answers one request.
-pub(crate) type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
+/// Answers one request, which a file may have come with.
+pub(crate) type Handler = dyn Fn(&Request, Option<OwnedFd>) -> Reply + Send + Sync;
 
 /// A control socket that clients can connect to. It does not answer yet.
 pub(crate) struct BoundControl {
     path: PathBuf,
     listener: UnixListener,
-    stop: UnixStream,
-    stopped: UnixStream,
 }
 
 /// A control socket that is being served. Dropping it finishes the requests under way, ends it and
 /// removes it.
 pub(crate) struct Control {
     path: PathBuf,
-    /// Closed to wake the acceptor up for the last time.
-    stop: Option<UnixStream>,
-    acceptor: Option<JoinHandle<()>>,
+    acceptor: Option<Acceptor>,
 }
 
 impl Control {
@@ -62,12 +56,9 @@ impl Control {
         let private = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(path, private).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
         Ok(BoundControl {
             path: path.to_owned(),
             listener,
-            stop,
-            stopped,
         })
     }
 }
@@ -78,96 +69,37 @@ impl BoundControl {
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
     pub(crate) fn serve(self, handler: Arc<Handler>) -> Result<Control> {
-        let (listener, stopped) = (self.listener, self.stopped);
-        let acceptor = thread::Builder::new()
-            .name("uzram-control".into())
-            .spawn(move || accept_until(&stopped, &listener, &handler))
-            .map_err(|e| Error::new(ErrorKind::Io, "control thread").with_source(e))?;
+        let service = Service {
+            name: "control",
+            connections_max: CONNECTIONS_MAX,
+            // Who has not sent a request by now will not be heard; requests at work are answered.
+            end: Shutdown::Read,
+            serve: Box::new(move |stream| serve_one(stream, handler.as_ref())),
+            refuse: |stream| refuse(stream, "too many requests at once; try again"),
+        };
         Ok(Control {
             path: self.path,
-            stop: Some(self.stop),
-            acceptor: Some(acceptor),
+            acceptor: Some(Acceptor::start(self.listener.into(), service)?),
         })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
+        drop(self.acceptor.take());
         // Its name is this server's for as long as it holds its number. In a sandbox nobody else finds
         // out that it is left over.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The connections being served: a slot each, free when `None`.
-type Open = Mutex<Vec<Option<UnixStream>>>;
-
-fn accept_until(stopped: &UnixStream, listener: &UnixListener, handler: &Arc<Handler>) {
-    let open: Open = Mutex::new((0..CONNECTIONS_MAX).map(|_| None).collect());
-    thread::scope(|scope| {
-        loop {
-            let mut fds = [
-                PollFd::new(stopped, PollFlags::IN),
-                PollFd::new(listener, PollFlags::IN),
-            ];
-            if poll(&mut fds, None).is_err() {
-                thread::sleep(ACCEPT_PAUSE);
-                continue;
-            }
-            if !fds[0].revents().is_empty() {
-                break;
-            }
-            match listener.accept() {
-                Ok((stream, _)) => {
-                    let Some(slot) = occupy(&open, &stream) else {
-                        refuse(&stream, "too many requests at once; try again");
-                        continue;
-                    };
-                    let open = &open;
-                    let serve = move || {
-                        serve_one(&stream, handler.as_ref());
-                        lock(open)[slot] = None;
-                    };
-                    if thread::Builder::new().spawn_scoped(scope, serve).is_err() {
-                        lock(open)[slot] = None;
-                    }
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => thread::sleep(ACCEPT_PAUSE),
-            }
-        }
-        // Who has not sent a request by now will not be heard; requests at work are answered.
-        for stream in lock(&open).iter().flatten() {
-            let _ = stream.shutdown(Shutdown::Read);
-        }
-    });
-}
-
-/// Stores `stream` in a free slot, if there is one.
-fn occupy(open: &Open, stream: &UnixStream) -> Option<usize> {
-    let mut open = lock(open);
-    let slot = open.iter().position(Option::is_none)?;
-    open[slot] = Some(stream.try_clone().ok()?);
-    Some(slot)
-}
-
-fn lock(open: &Open) -> MutexGuard<'_, Vec<Option<UnixStream>>> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn serve_one(stream: &UnixStream, handler: &Handler) {
-    // An accepted socket does not inherit the listener's mode, but say so.
-    let _ = stream.set_nonblocking(false);
     if !peer_is_trusted(stream) {
         log::warn!("control socket: somebody else's process was refused");
         return refuse(stream, "only the server's own user and root may ask");
     }
     let reply = match read_request(stream, Instant::now() + REQUEST_TIMEOUT) {
-        Ok(Some(request)) => reply_to(&request, handler),
+        Ok(Some((request, file))) => reply_to(&request, file, handler),
         Ok(None) => return,
         Err(why) => refusal(&why),
     };
@@ -176,8 +108,8 @@ fn serve_one(stream: &UnixStream, handler: &Handler) {
 
 /// The handler's reply. A handler that panics refuses its request only: the slot of the connection
 /// is freed, and the client gets an error.
-fn reply_to(request: &Request, handler: &Handler) -> Reply {
-    catch_unwind(AssertUnwindSafe(|| handler(request))).unwrap_or_else(|_panic| {
+fn reply_to(request: &Request, file: Option<OwnedFd>, handler: &Handler) -> Reply {
+    catch_unwind(AssertUnwindSafe(|| handler(request, file))).unwrap_or_else(|_panic| {
         let text = "control socket: the request made the server panic, which is a bug; it may have \
                     been carried out in part; the server's standard error says where";
         Reply::refused(&Error::new(ErrorKind::Io, text))
@@ -194,9 +126,13 @@ fn may_ask(peer_uid: u32, own_uid: u32) -> bool {
     peer_uid == own_uid || peer_uid == 0
 }
 
+/// A request, and the file that came with it.
+type Received = (Request, Option<OwnedFd>);
+
 /// One line within the limits, parsed; `None` if the client left without a word.
-fn read_request(mut stream: &UnixStream, deadline: Instant) -> Result<Option<Request>, String> {
+fn read_request(stream: &UnixStream, deadline: Instant) -> Result<Option<Received>, String> {
     let mut line = [0; REQUEST_BYTES_MAX];
+    let mut file = None;
     let mut filled = 0;
     let end = loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -205,7 +141,7 @@ fn read_request(mut stream: &UnixStream, deadline: Instant) -> Result<Option<Req
         }
         // The deadline holds for the whole line, so a client that drips bytes gains nothing.
         let _ = stream.set_read_timeout(Some(left.max(Duration::from_millis(1))));
-        match stream.read(&mut line[filled..]) {
+        match receive(stream, &mut line[filled..], &mut file) {
             Ok(0) if filled == 0 => return Ok(None),
             Ok(0) => break filled,
             Ok(count) => {
@@ -224,9 +160,28 @@ fn read_request(mut stream: &UnixStream, deadline: Instant) -> Result<Option<Req
             Err(_) => return Ok(None),
         }
     };
-    serde_json::from_slice(&line[..end])
-        .map(Some)
-        .map_err(|e| format!("malformed request: {e}"))
+    let request = serde_json::from_slice(&line[..end]);
+    let request = request.map_err(|e| format!("malformed request: {e}"))?;
+    Ok(Some((request, file)))
+}
+
+/// Reads what there is, and the last file that comes with it; others are closed.
+fn receive(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    file: &mut Option<OwnedFd>,
+) -> std::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(buffer)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(stream, &mut parts, &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            *file = files.last().or_else(|| file.take());
+        }
+    }
+    Ok(received.bytes)
 }
 
 fn is_passing(kind: std::io::ErrorKind) -> bool {
@@ -273,9 +228,10 @@ mod tests {
     use super::*;
     use crate::control::ask;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
 
     fn echo() -> Arc<Handler> {
-        Arc::new(|request: &Request| {
+        Arc::new(|request: &Request, _| {
             let Request::Stat { name } = request else {
                 return Reply::done(Vec::new());
             };
@@ -375,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_handler_that_panics_refuses_its_request_only() {
-        let handler: Arc<Handler> = Arc::new(|request| match request {
+        let handler: Arc<Handler> = Arc::new(|request, _| match request {
             // Past the hook: a backtrace of each can take longer than a client waits.
             Request::List {} => std::panic::resume_unwind(Box::new("told to")),
             _ => Reply::done(Vec::new()),
@@ -395,7 +351,7 @@ mod tests {
         let entered = Arc::new(AtomicUsize::new(0));
         let handler: Arc<Handler> = {
             let entered = Arc::clone(&entered);
-            Arc::new(move |_| {
+            Arc::new(move |_, _| {
                 entered.fetch_add(1, Ordering::SeqCst);
                 thread::sleep(Duration::from_millis(200));
                 Reply::done(Vec::new())

@@ -1,13 +1,15 @@
 //! The configuration of a device, and the store that is made from it.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use uzram::{Compression, ErrorKind, Parameters, Store, Unit, system_page};
+use uzram::{ErrorKind, Parameters, Store, Unit, system_page};
 use uzram_frontends::nbd::Endpoint;
 
 use super::kind::DeviceKind;
 use crate::attachment::Attach;
+use crate::compressions::Compressions;
 use crate::error::{Error, Result};
 use crate::swap;
 use crate::tls::TlsOptions;
@@ -38,6 +40,16 @@ pub struct DeviceConfig {
     pub mem_limit_bytes: u64,
     /// Whether pages are checked when they are read back.
     pub checksum: bool,
+    /// Whether the second of each page's last access is kept.
+    pub ages: bool,
+    /// Codecs that pages can be packed by again, of priorities 1 to 3.
+    pub secondaries: [Codec; 3],
+    /// The place to which pages can be written back.
+    pub backing: Option<BackingDevice>,
+    /// Whether they are written there as they are, or decompressed.
+    pub compressed_writeback: bool,
+    /// The bounds of writing back.
+    pub writeback: WritebackBounds,
     /// The address at which it is served. `None` takes the sockets that the server was started
     /// with, if there are any, else `NAME.nbd` in the state directory.
     pub endpoint: Option<Endpoint>,
@@ -49,6 +61,54 @@ pub struct DeviceConfig {
     pub attach: Attach,
     /// Whether it is swapped to. Writing to it must then never wait for memory to be freed.
     pub for_swap: bool,
+}
+
+/// A codec by name, with its parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Codec {
+    /// Its name, once it is chosen.
+    pub algorithm: Option<String>,
+    /// Its parameters, which may be there before.
+    pub parameters: Parameters,
+}
+
+/// A file or block device, held open, to which pages can be written back.
+#[derive(Clone, Debug)]
+pub struct BackingDevice {
+    /// Its path, to be shown.
+    pub path: PathBuf,
+    /// The file.
+    pub file: Arc<File>,
+}
+
+impl PartialEq for BackingDevice {
+    fn eq(&self, other: &BackingDevice) -> bool {
+        Arc::ptr_eq(&self.file, &other.file)
+    }
+}
+
+impl Eq for BackingDevice {}
+
+/// How much may be written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WritebackBounds {
+    /// Units of 4 KiB that may still be written, if there is a limit.
+    pub limit_4k: u64,
+    /// Whether there is.
+    pub is_limited: bool,
+    /// Pages that are written at once.
+    pub batch_pages: usize,
+}
+
+impl Default for WritebackBounds {
+    /// No limit, and zram's batch.
+    fn default() -> WritebackBounds {
+        WritebackBounds {
+            limit_4k: 0,
+            is_limited: false,
+            batch_pages: 32,
+        }
+    }
 }
 
 impl Default for DeviceConfig {
@@ -65,6 +125,11 @@ impl Default for DeviceConfig {
             unit: None,
             mem_limit_bytes: 0,
             checksum: false,
+            ages: false,
+            secondaries: Default::default(),
+            backing: None,
+            compressed_writeback: false,
+            writeback: WritebackBounds::default(),
             endpoint: None,
             insecure: false,
             tls: TlsOptions::default(),
@@ -85,14 +150,17 @@ impl DeviceConfig {
             .unwrap_or_else(|| default_unit(self.for_swap, system_page::unit()))
     }
 
-    /// Makes the store; `compression` may be shared with other devices.
+    /// Makes the store; the codecs, the first one and then those of [`DeviceConfig::secondaries`], may be
+    /// shared with other devices.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a size outside the address space, [`ErrorKind::UnknownName`]
     /// for a pool that does not exist, [`ErrorKind::NoMemory`].
-    pub(crate) fn build(&self, compression: Arc<Compression>) -> Result<Store> {
+    pub(crate) fn build(&self, compressions: &Compressions) -> Result<Store> {
         check_size(self.size_bytes)?;
-        let store = Store::builder()
+        let unit = self.unit();
+        let compression = compressions.shared(self.algorithm(), &self.parameters, unit)?;
+        let mut builder = Store::builder()
             .size(self.size_bytes)
             .compression(compression)
             .unit(self.unit())
@@ -100,7 +168,21 @@ impl DeviceConfig {
             .mem_limit(self.mem_limit_bytes)
             .checksum(self.checksum)
             .spare(self.spare_bytes())
-            .build()?;
+            .ages(self.ages)
+            .compressed_writeback(self.compressed_writeback);
+        for (secondary, priority) in self.secondaries.iter().zip(1..) {
+            if let Some(algorithm) = &secondary.algorithm {
+                let codec = compressions.shared(algorithm, &secondary.parameters, unit)?;
+                builder = builder.secondary(priority, codec);
+            }
+        }
+        if let Some(backing) = &self.backing {
+            builder = builder.backing_file(Arc::clone(&backing.file));
+        }
+        let store = builder.build()?;
+        store.set_writeback_limit(self.writeback.limit_4k);
+        store.set_writeback_limit_enabled(self.writeback.is_limited);
+        store.set_writeback_batch_pages(self.writeback.batch_pages)?;
         Ok(store)
     }
 

@@ -2,80 +2,93 @@
 
 mod config;
 mod kind;
+mod live;
+mod offer;
+mod surroundings;
 
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use uzram::{BlockDevice, ErrorKind, Stats, Store};
-use uzram_frontends::nbd::{Endpoint, Export};
-use uzram_frontends::vhost_user::Disk;
+use uzram::{BlockDevice, ErrorKind, Store};
+use uzram_frontends::nbd::Endpoint;
 
 use crate::attachment::{Attach, Attachment, GuestSocket};
 use crate::backing::Backing;
+use crate::compressions::Compressions;
 use crate::error::{Error, Result};
 use crate::place::Place;
-use crate::requests::{Counted, Requests};
 use crate::state::StateDir;
 
 pub(crate) use config::check_size;
-pub use config::{DEVICE_BYTES_MAX, DeviceConfig};
+pub use config::{BackingDevice, Codec, DEVICE_BYTES_MAX, DeviceConfig, WritebackBounds};
 pub use kind::DeviceKind;
+pub use live::Live;
+use live::Switch;
+pub(crate) use surroundings::Surroundings;
 
 /// Time for clients that are told to leave, and the pause between two looks.
 const FORCE_TIMEOUT: Duration = Duration::from_secs(5);
 const FORCE_PAUSE: Duration = Duration::from_millis(5);
-/// Users of a device that a refusal names, at most.
-const USERS_SHOWN_MAX: usize = 8;
 
-/// A device being served.
+/// A device being served. It is there before it has a size, and after a reset.
 pub struct Device {
     name: String,
-    backing: Backing,
-    counted: Arc<Counted>,
+    /// No other device of this process has or had it.
+    number: u64,
     config: DeviceConfig,
+    /// The settings that the next size is made with, or the present one was.
+    setup: Mutex<DeviceConfig>,
+    live: RwLock<Option<Arc<Live>>>,
+    compressions: Arc<Compressions>,
     is_read_only: AtomicBool,
+    is_ending: AtomicBool,
     places: Vec<Arc<Place>>,
-    attachment: Option<Attachment>,
+    attachment: Mutex<Option<Arc<Attachment>>>,
+    /// The device that a mounted file shows.
+    switch: Arc<Switch>,
     guests: Option<Arc<GuestSocket>>,
+    state: StateDir,
     /// Held while the exports are away.
     changing: Mutex<()>,
 }
 
+/// The number of the next device.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
 impl Device {
-    /// Offers `backing` at `places`, or attaches it where the configuration wants that.
+    /// Offers `backing`, if it has any yet, at its places, or attaches it where the configuration wants
+    /// that.
     pub(crate) fn new(
         name: &str,
-        backing: Backing,
+        backing: Option<Backing>,
         config: &DeviceConfig,
-        places: Vec<Arc<Place>>,
-        guests: Option<Arc<GuestSocket>>,
-        state: &StateDir,
+        around: Surroundings<'_>,
     ) -> Result<Device> {
-        let counted = Arc::new(Counted::new(backing.device()));
-        let attachment = match config.attach {
-            Attach::Nbd | Attach::VhostUser => None,
-            attach => Some(Attachment::new(
-                attach,
-                Arc::clone(&counted) as _,
-                name,
-                state,
-                config.for_swap,
-            )?),
-        };
         let device = Device {
             name: name.to_owned(),
-            backing,
-            counted,
-            attachment,
-            guests,
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             config: config.clone(),
+            setup: Mutex::new(config.clone()),
+            live: RwLock::new(None),
+            compressions: around.compressions,
             is_read_only: AtomicBool::new(false),
-            places,
+            is_ending: AtomicBool::new(false),
+            places: around.places,
+            attachment: Mutex::new(None),
+            switch: Arc::default(),
+            guests: around.guests,
+            state: around.state.clone(),
             changing: Mutex::new(()),
         };
+        if let Some(backing) = backing {
+            device.enliven(Live::new(backing));
+        }
+        if matches!(config.attach, Attach::Fuse | Attach::Loop) {
+            device.attach(Arc::clone(&device.switch) as _)?;
+        }
         device.publish()?;
         Ok(device)
     }
@@ -86,28 +99,204 @@ impl Device {
         &self.name
     }
 
-    /// Its pages, if it compresses any.
+    /// A number that no other device of this process has or had.
     #[must_use]
-    pub fn store(&self) -> Option<&Store> {
-        self.backing.store()
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
-    /// Its counters; those that its kind does not have are 0.
+    /// Its data, while it has a size.
     #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.backing.stats()
+    pub fn live(&self) -> Option<Arc<Live>> {
+        let live = self.live.read();
+        live.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The device as frontends read and write it.
+    /// The configuration that its size was made with, or will be.
     #[must_use]
-    pub fn block_device(&self) -> Arc<dyn BlockDevice> {
-        Arc::clone(&self.counted) as _
+    pub fn setup(&self) -> DeviceConfig {
+        self.lock_setup().clone()
     }
 
-    /// The requests to it since it was made or emptied.
+    /// The limit on memory for its pages, in bytes; 0 for none.
     #[must_use]
-    pub fn requests(&self) -> Requests {
-        self.counted.requests()
+    pub fn mem_limit(&self) -> u64 {
+        self.lock_setup().mem_limit_bytes
+    }
+
+    /// Changes that limit, any time.
+    pub fn set_mem_limit(&self, bytes: u64) {
+        let tell = |store: &Store| {
+            store.set_mem_limit(bytes);
+            Ok(())
+        };
+        let _ = self.tune(|setup| setup.mem_limit_bytes = bytes, tell);
+    }
+
+    /// Changes what the next size is made with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while it has a size, and the errors of `change`.
+    pub fn prepare(&self, change: impl FnOnce(&mut DeviceConfig) -> Result<()>) -> Result<()> {
+        let _one_at_a_time = self.lock();
+        self.check_no_size()?;
+        let mut changed = self.setup();
+        change(&mut changed)?;
+        *self.lock_setup() = changed;
+        Ok(())
+    }
+
+    /// Gives it a size, and with it a table of pages, and offers it to its clients.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if it has one, [`ErrorKind::NoMemory`], and others as for a new device.
+    pub fn set_size(&self, size_bytes: u64) -> Result<()> {
+        let _one_at_a_time = self.lock();
+        self.check_no_size()?;
+        if size_bytes > DEVICE_BYTES_MAX {
+            let text = format!("disksize {size_bytes}: over the address space of a process");
+            return Err(Error::new(ErrorKind::NoMemory, text));
+        }
+        let before = self.setup();
+        let config = DeviceConfig {
+            size_bytes,
+            ..before.clone()
+        };
+        let backing = Backing::build(&config, &self.compressions)?;
+        // A limit that was set meanwhile is kept.
+        self.lock_setup().size_bytes = size_bytes;
+        self.enliven(Live::new(backing));
+        self.set_mem_limit(self.mem_limit());
+        self.offer().inspect_err(|_| {
+            self.forget();
+            *self.lock_setup() = before;
+        })
+    }
+
+    /// Takes its content, its size and its settings away, as zram's reset does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while it is open anywhere, [`ErrorKind::Unsupported`] if its data is in a file.
+    pub fn reset(&self) -> Result<()> {
+        let _one_at_a_time = self.lock();
+        if self.config.kind.has_file() {
+            return Err(crate::backing::is_in_a_file());
+        }
+        self.check_not_open()?;
+        match self.attachment() {
+            Some(attachment) if self.config.attach == Attach::Ublk => {
+                attachment.detach()?;
+                *self.lock_attachment() = None;
+                self.forget();
+            }
+            Some(attachment) => {
+                attachment.exclusively(|| {
+                    self.forget();
+                    Ok(())
+                })?;
+                attachment.resized()?;
+            }
+            None => {
+                self.withdraw()?;
+                self.forget();
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses while a process has its file or block device open, which nothing else tells.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] with the processes.
+    pub(crate) fn check_not_open(&self) -> Result<()> {
+        match self.attachment() {
+            Some(attachment) => attachment.check_not_open(),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes what may change any time: in the configuration, and in the pages, if there are any.
+    ///
+    /// # Errors
+    /// Those of `tell`.
+    pub(crate) fn tune(
+        &self,
+        change: impl FnOnce(&mut DeviceConfig),
+        tell: impl FnOnce(&Store) -> Result<()>,
+    ) -> Result<()> {
+        let mut setup = self.lock_setup();
+        if let Some(store) = self.live().as_deref().and_then(Live::store) {
+            tell(store)?;
+        }
+        change(&mut setup);
+        Ok(())
+    }
+
+    /// Whether its server is ending: long work stops.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// Stops work that takes long.
+    pub(crate) fn hurry(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    fn check_no_size(&self) -> Result<()> {
+        match self.live() {
+            None => Ok(()),
+            Some(live) => {
+                let text = format!(
+                    "{}: has a size, {} bytes; reset it first: uzram set {0} reset 1",
+                    self.name,
+                    live.size_bytes()
+                );
+                Err(Error::new(ErrorKind::Busy, text))
+            }
+        }
+    }
+
+    fn enliven(&self, live: Live) {
+        self.switch.set(Some(live.block_device()));
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
+    }
+
+    /// As it was made, without a size.
+    fn forget(&self) {
+        self.switch.set(None);
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let made = self.config.clone();
+        *self.lock_setup() = DeviceConfig {
+            name: made.name,
+            kind: made.kind,
+            pool: made.pool,
+            unit: made.unit,
+            checksum: made.checksum,
+            ages: made.ages,
+            attach: made.attach,
+            for_swap: made.for_swap,
+            ..DeviceConfig::default()
+        };
+    }
+
+    /// Lets clients come to the size that it has now.
+    fn offer(&self) -> Result<()> {
+        match self.attachment() {
+            Some(attachment) => attachment.resized(),
+            None => self.publish(),
+        }
+    }
+
+    fn attach(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
+        let for_swap = self.config.for_swap;
+        let attach = self.config.attach;
+        let attachment = Attachment::new(attach, device, &self.name, &self.state, for_swap)?;
+        *self.lock_attachment() = Some(Arc::new(attachment));
+        Ok(())
+    }
+
+    fn attachment(&self) -> Option<Arc<Attachment>> {
+        self.lock_attachment().clone()
     }
 
     /// Its data.
@@ -125,7 +314,7 @@ impl Device {
     /// Its size in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.backing.device().geometry().size_bytes
+        self.live().map_or(0, |live| live.size_bytes())
     }
 
     /// Whether pages are checked when they are read back.
@@ -153,8 +342,8 @@ impl Device {
 
     /// The file or block device that it is attached as.
     #[must_use]
-    pub fn path(&self) -> Option<&Path> {
-        self.attachment.as_ref().map(Attachment::path)
+    pub fn path(&self) -> Option<PathBuf> {
+        self.attachment().map(|attached| attached.path().to_owned())
     }
 
     /// The socket that virtual machines take it from.
@@ -192,31 +381,28 @@ impl Device {
             .sum();
         let guests = self.guests.iter();
         let guests = guests.filter_map(|guests| guests.seat().user()).count() as u64;
-        connected + guests + self.attachment.as_ref().map_or(0, Attachment::users)
+        connected + guests + self.attachment().map_or(0, |attached| attached.users())
     }
 
-    /// Empties it and zeroes its counters. A client that comes meanwhile finds no export, so no
-    /// client sees its data vanish.
+    /// Empties it and zeroes its counters; its size stays. A client that comes meanwhile finds no export,
+    /// so no client sees its data vanish.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while clients are connected, as zram has it; [`ErrorKind::Unsupported`] if its
-    /// data is in a file.
-    pub fn reset(&self) -> Result<()> {
+    /// [`ErrorKind::Busy`] while clients are connected; [`ErrorKind::Unsupported`] if its data is in a
+    /// file.
+    pub fn empty(&self) -> Result<()> {
         let _one_at_a_time = self.lock();
-        if let Some(attachment) = &self.attachment {
-            return attachment.exclusively(|| self.empty());
+        let Some(live) = self.live() else {
+            return Ok(());
+        };
+        if let Some(attachment) = self.attachment() {
+            return attachment.exclusively(|| live.empty());
         }
         self.withdraw()?;
         // Offered again also if it cannot be emptied.
-        let emptied = self.empty();
+        let emptied = live.empty();
         self.publish()?;
         emptied
-    }
-
-    fn empty(&self) -> Result<()> {
-        self.backing.reset()?;
-        self.counted.reset();
-        Ok(())
     }
 
     /// Makes it take writes or refuse them. It must have no clients, because clients are told when
@@ -256,11 +442,8 @@ impl Device {
                         and reload";
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        let Some(store) = self.store() else {
-            return Ok(());
-        };
-        if config.mem_limit_bytes != store.mem_limit() {
-            store.set_mem_limit(config.mem_limit_bytes);
+        if config.mem_limit_bytes != self.mem_limit() {
+            self.set_mem_limit(config.mem_limit_bytes);
             log::info!("{}: mem_limit is now {}", self.name, config.mem_limit_bytes);
         }
         Ok(())
@@ -273,7 +456,7 @@ impl Device {
     /// [`ErrorKind::Busy`] while clients are connected, or come back faster than they are ended.
     pub(crate) fn retire(&self, force: bool) -> Result<&[Arc<Place>]> {
         let _one_at_a_time = self.lock();
-        if let Some(attachment) = &self.attachment {
+        if let Some(attachment) = self.attachment() {
             attachment.detach()?;
         }
         let deadline = Instant::now() + FORCE_TIMEOUT;
@@ -309,90 +492,12 @@ impl Device {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers it everywhere, or nowhere.
-    fn publish(&self) -> Result<()> {
-        if let Some(guests) = &self.guests {
-            guests.seat().offer(Disk {
-                name: self.name.clone(),
-                device: self.block_device(),
-                is_read_only: self.is_read_only(),
-            })?;
-            return Ok(());
-        }
-        for (done, place) in self.places.iter().enumerate() {
-            if let Err(error) = place.exports().add(self.export()) {
-                self.remove_exports(done);
-                return Err(error.into());
-            }
-        }
-        Ok(())
+    fn lock_setup(&self) -> MutexGuard<'_, DeviceConfig> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops offering it, unless clients are connected somewhere.
-    fn withdraw(&self) -> Result<()> {
-        if let Some(guests) = &self.guests {
-            return guests.seat().withdraw().map_err(|_in_use| self.busy());
-        }
-        for (done, place) in self.places.iter().enumerate() {
-            match place.exports().remove(&self.name) {
-                Ok(_) => {}
-                // An earlier change failed half-way: then it is not offered, which is the aim.
-                Err(error) if error.kind() == ErrorKind::UnknownName => {}
-                Err(error) => {
-                    for place in &self.places[..done] {
-                        place.exports().add(self.export())?;
-                    }
-                    return Err(match error.kind() {
-                        ErrorKind::Busy => self.busy(),
-                        _ => error.into(),
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn remove_exports(&self, count: usize) {
-        for place in &self.places[..count] {
-            // A client that came at once keeps its lease on an export that nobody else finds.
-            let _ = place.exports().remove(&self.name);
-        }
-    }
-
-    fn busy(&self) -> Error {
-        let users = self.users();
-        let text = match self.connections() {
-            1 => format!("1 client is connected{users}; disconnect it first"),
-            // 0: the last one left just now.
-            count => format!("{count} clients are connected{users}; disconnect them first"),
-        };
-        Error::new(ErrorKind::Busy, format!("{}: {text}", self.name))
-    }
-
-    /// ` (process 12, 127.0.0.1:5000)`, as far as they are known and there is room.
-    fn users(&self) -> String {
-        let peers = self.places.iter().flat_map(|place| place.peers(&self.name));
-        let guests = self.guests.iter();
-        let guests = guests.filter_map(|guests| guests.seat().user());
-        let mut names: Vec<String> = peers.chain(guests).map(|peer| peer.to_string()).collect();
-        names.sort();
-        names.dedup();
-        if names.len() > USERS_SHOWN_MAX {
-            names.truncate(USERS_SHOWN_MAX);
-            names.push("others".into());
-        }
-        match names.as_slice() {
-            [] => String::new(),
-            names => format!(" ({})", names.join(", ")),
-        }
-    }
-
-    fn export(&self) -> Export {
-        Export {
-            name: self.name.clone(),
-            description: "uzram".into(),
-            device: self.block_device(),
-            read_only: self.is_read_only(),
-        }
+    fn lock_attachment(&self) -> MutexGuard<'_, Option<Arc<Attachment>>> {
+        let attachment = self.attachment.lock();
+        attachment.unwrap_or_else(PoisonError::into_inner)
     }
 }

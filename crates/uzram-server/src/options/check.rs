@@ -52,6 +52,7 @@ fn check_kind(config: &DeviceConfig) -> Result<(), (&'static str, String)> {
         ("pool", config.pool.is_some()),
         ("mem-limit", config.mem_limit_bytes != 0),
         ("checksum", config.checksum),
+        ("ages", config.ages),
     ];
     match zrams.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err((

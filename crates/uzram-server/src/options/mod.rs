@@ -13,7 +13,7 @@ use crate::nearest::remedy;
 
 pub(crate) use check::INSECURE_NEEDS;
 pub use table::{OptionSpec, TABLE, ValueForm};
-pub(crate) use value::boolean;
+pub(crate) use value::{absolute_path, address, boolean};
 
 /// The names of all options.
 pub fn names() -> impl Iterator<Item = &'static str> {

@@ -27,7 +27,7 @@ pub(crate) fn boolean(text: &str) -> Result<bool> {
 ///
 /// # Errors
 /// [`ErrorKind::InvalidInput`] if it is not absolute.
-pub(super) fn absolute_path(text: &str) -> Result<PathBuf> {
+pub(crate) fn absolute_path(text: &str) -> Result<PathBuf> {
     if Path::new(text).is_absolute() {
         return Ok(text.into());
     }
@@ -39,7 +39,7 @@ pub(super) fn absolute_path(text: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// [`ErrorKind::InvalidInput`].
-pub(super) fn address(text: &str) -> Result<SocketAddr> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr> {
     let local = text
         .strip_prefix("localhost:")
         .and_then(|port| port.parse().ok());

@@ -47,6 +47,8 @@ pub const NAME_BYTES_MAX: usize = 32;
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Devices that a state directory holds, at most.
 pub const NAMES_MAX: usize = 1024;
+/// The names of devices that are given none: this and a number.
+pub const NUMBERED: &str = "uzram";
 
 /// Most files looked at in a state directory: three per name, and strangers.
 const ENTRIES_MAX: usize = 8 * NAMES_MAX;
@@ -324,7 +326,7 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::claim`]; [`ErrorKind::Busy`] if all [`NAMES_MAX`] are taken.
     pub fn claim_free(&self) -> Result<Claim> {
-        self.claim_first(Kind::Device, "uzram")
+        self.claim_first(Kind::Device, NUMBERED)
     }
 
     /// Takes the first free number for this process as a server.

@@ -3,19 +3,17 @@
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
-use super::lists::{List, apart_16, eight, sixteen_at, take_distances, take_masks, take_some};
-use super::register::{WORDS, load_table, load_words, store, store_bytes};
-use crate::decode::{self, Head, Source};
-use crate::encode::LEAD;
+use super::lists::{Filled, apart_16, take_bytes, take_distances, take_masks, take_some};
+use super::register::{APART, NAMED, load, load_table, store_bytes};
+use crate::decode::{Head, Source};
 use crate::error::Error;
 use crate::format::{BLOCKS, DENSE, LANES, PAGE_BYTES, PAGE_WORDS, selector_bits};
-
-/// The words that were coded, behind [`LEAD`] zeroes.
-type Coded = [u64; LEAD + PAGE_WORDS + LANES];
+use crate::shared::{Ahead, WINDOW_BYTES, eight};
 
 /// A group of words.
-type Group = [__m256i; 2];
+pub(super) type Group = [__m256i; 2];
 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub(super) fn page<'a, const LEVEL: u8>(
@@ -25,15 +23,14 @@ pub(super) fn page<'a, const LEVEL: u8>(
 ) -> Result<&'a [u8], Error> {
     let mut source = Source::new(source);
     let head = Head::read::<LEVEL>(&mut source)?;
-    let mut copies = [0; PAGE_WORDS + 64];
-    take_distances(head.copies, &mut source, &mut copies)?;
-    let mut nears = Nears::new();
-    if LEVEL == DENSE {
-        nears.take(head.nears, &mut source)?;
-    }
-    let mut coded = [0; LEAD + PAGE_WORDS + LANES];
+    let copies = take_distances(head.copies, &mut source)?;
+    let nears = match LEVEL {
+        DENSE => Nears::take(head.nears, &mut source)?,
+        _ => Nears::none(),
+    };
+    let mut coded = Words::new();
     if is_plain {
-        decode::plain(head.coded, &mut source, &mut coded)?;
+        coded.fill(source.take(head.coded * 8)?);
     } else {
         take_coded::<LEVEL>(head.coded, &mut source, &mut coded)?;
     }
@@ -43,27 +40,27 @@ pub(super) fn page<'a, const LEVEL: u8>(
 
 /// Near references: how far back, and the low and high bytes of what differs.
 struct Nears {
-    distances: List,
-    deltas: [List; 2],
+    distances: Filled,
+    deltas: [Filled; 2],
 }
 
 impl Nears {
     #[inline(always)]
-    fn new() -> Nears {
+    fn none() -> Nears {
         Nears {
-            distances: [0; PAGE_WORDS + 64],
-            deltas: [[0; PAGE_WORDS + 64]; 2],
+            distances: Filled::new(),
+            deltas: [Filled::new(), Filled::new()],
         }
     }
 
-    /// As [`decode::references`] reads them.
+    /// As [`decode::references`](crate::decode::references) reads them.
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-    fn take(&mut self, count: usize, source: &mut Source<'_>) -> Result<(), Error> {
-        take_distances(count, source, &mut self.distances)?;
-        let [low, high] = &mut self.deltas;
-        low[..count].copy_from_slice(source.take(count)?);
-        take_some(count, source, high)
+    fn take(count: usize, source: &mut Source<'_>) -> Result<Nears, Error> {
+        Ok(Nears {
+            distances: take_distances(count, source)?,
+            deltas: [take_bytes(count, source)?, take_some(count, source)?],
+        })
     }
 }
 
@@ -73,65 +70,90 @@ impl Nears {
 fn take_coded<const LEVEL: u8>(
     count: usize,
     source: &mut Source<'_>,
-    coded: &mut Coded,
+    coded: &mut Words,
 ) -> Result<(), Error> {
     let bits = selector_bits(LEVEL);
     let selectors = source.take_open(count.div_ceil(LANES) * bits)?;
-    let mut masks = [0; PAGE_WORDS + 64];
-    take_masks(count, source, &mut masks)?;
+    let masks = take_masks(count, source)?;
     let mut bytes = Ahead::new(source.rest());
     let mut previous = [[_mm256_setzero_si256(); 2]; 2];
-    let groups = coded[LEAD..].as_chunks_mut::<LANES>().0.iter_mut();
-    for (group, words) in groups.take(count.div_ceil(LANES)).enumerate() {
-        let mask = eight(&masks, group * LANES);
+    for group in 0..count.div_ceil(LANES) {
+        let mask = masks.eight(group * LANES);
         let rest = rest(bytes.window(), mask);
         bytes.at += mask.count_ones() as usize;
         let packed = eight(selectors, group * bits) as u32;
         let others = others::<LEVEL>(packed, previous);
         let these = [0, 1].map(|half| _mm256_xor_si256(rest[half], others[half]));
         previous = [these, previous[0]];
-        store(words, 0, these[0]);
-        store(words, 4, these[1]);
+        coded.push(these);
     }
+    coded.end();
     source.take(bytes.at)?;
     Ok(())
 }
 
-/// Bytes that are read in windows, also beyond the end, where they are zero.
-struct Ahead<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    /// The last bytes, from `tail_at` on, once a window reached beyond them.
-    tail: [u8; 2 * WINDOW_BYTES],
-    tail_at: Option<usize>,
+/// The words that were coded, which are not cleared before either.
+struct Words {
+    words: MaybeUninit<[u64; WORDS_MAX]>,
+    /// How many of them were written, from the first on.
+    filled: usize,
 }
 
-/// The bytes of a group at most.
-const WINDOW_BYTES: usize = LANES * 8;
+/// A page's, a group that was not whole, and those behind the last.
+const WORDS_MAX: usize = PAGE_WORDS + LANES + 64 + LANES;
 
-impl<'a> Ahead<'a> {
+impl Words {
     #[inline(always)]
-    fn new(bytes: &'a [u8]) -> Ahead<'a> {
-        Ahead {
-            bytes,
-            at: 0,
-            tail: [0; 2 * WINDOW_BYTES],
-            tail_at: None,
+    fn new() -> Words {
+        Words {
+            words: MaybeUninit::uninit(),
+            filled: 0,
         }
     }
 
-    #[inline(always)]
-    fn window(&mut self) -> &[u8; WINDOW_BYTES] {
-        let rest = self.bytes.get(self.at..).unwrap_or(&[]);
-        if let Some(window) = rest.first_chunk() {
-            return window;
+    /// Appends a group.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn push(&mut self, group: Group) {
+        assert!(self.filled <= WORDS_MAX - LANES, "a page's words");
+        let to = self.words.as_mut_ptr().cast::<u64>();
+        let to = to.wrapping_add(self.filled).cast::<Group>();
+        // SAFETY: the assertion leaves room for a group.
+        unsafe { to.write_unaligned(group) };
+        self.filled += LANES;
+    }
+
+    /// Appends zeroes, so that a block can be read from behind the last word.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn end(&mut self) {
+        for _ in 0..=64 / LANES {
+            self.push([_mm256_setzero_si256(); 2]);
         }
-        let start = *self.tail_at.get_or_insert_with(|| {
-            self.tail[..rest.len()].copy_from_slice(rest);
-            self.at
-        });
-        let at = (self.at - start).min(WINDOW_BYTES);
-        self.tail[at..].first_chunk().expect("two windows")
+    }
+
+    /// As [`decode::plain`](crate::decode::plain), in whole groups.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn fill(&mut self, bytes: &[u8]) {
+        let (groups, rest) = bytes.as_chunks::<WINDOW_BYTES>();
+        // Behind a last group that is whole it is the zeroes that end the list.
+        let mut last = [0; WINDOW_BYTES];
+        last[..rest.len()].copy_from_slice(rest);
+        for group in groups.iter().chain([&last]) {
+            let halves = group.as_chunks().0;
+            self.push([load(&halves[0]), load(&halves[1])]);
+        }
+        self.end();
+    }
+
+    /// As many words from `at` on as a block has, and what a register reads beyond.
+    #[inline(always)]
+    fn block(&self, at: usize) -> &[u64; 64 + LANES] {
+        assert!(at + 64 + LANES <= self.filled, "words that were written");
+        let from = self.words.as_ptr().cast::<u64>().wrapping_add(at);
+        // SAFETY: the line above.
+        unsafe { &*from.cast() }
     }
 }
 
@@ -141,40 +163,70 @@ impl<'a> Ahead<'a> {
 fn rest(bytes: &[u8; WINDOW_BYTES], mask: u64) -> Group {
     let pair = |nth: usize| {
         let before = mask & !(!0 << (16 * nth));
-        let these = sixteen_at(bytes, before.count_ones() as usize);
+        let at = before.count_ones() as usize;
+        debug_assert!(at + 16 <= WINDOW_BYTES);
+        // SAFETY: `before` has bits for three pairs at most, so `at` is 48 at most.
+        let these = unsafe { _mm_loadu_si128(bytes.as_ptr().wrapping_add(at).cast()) };
         apart_16(these, (mask >> (16 * nth)) as u16)
     };
     [0, 2].map(|nth| _mm256_set_m128i(pair(nth + 1), pair(nth)))
 }
 
-/// The neighbours that a group's selectors name, zero for none.
+/// The neighbours that a group's packed selectors name, zero for none.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-pub(super) fn others<const LEVEL: u8>(packed: u32, [last, before]: [Group; 2]) -> Group {
+fn others<const LEVEL: u8>(packed: u32, earlier: [Group; 2]) -> Group {
     let bits = selector_bits(LEVEL) as i32;
-    let places = _mm256_mullo_epi32(
-        _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
-        _mm256_set1_epi32(bits),
-    );
-    let selectors = _mm256_srlv_epi32(_mm256_set1_epi32(packed as i32), places);
+    let packed = _mm256_set1_epi32(packed as i32);
+    let selectors = _mm256_srlv_epi32(packed, selector_places::<LEVEL>());
     let selectors = _mm256_and_si256(selectors, _mm256_set1_epi32((1 << bits) - 1));
-    // Twice the lane: where the halves of its word are, above 7 in the group's upper register.
-    let lanes = _mm256_setr_epi32(2, 4, 6, 8, 10, 12, 14, 16);
-    let lanes = _mm256_sub_epi32(lanes, _mm256_add_epi32(selectors, selectors));
-    let is_none = _mm256_cmpeq_epi32(selectors, _mm256_setzero_si256());
-    let is_before = _mm256_cmpgt_epi32(selectors, _mm256_set1_epi32(LANES as i32));
+    neighbours::<LEVEL>(selectors, earlier)
+}
+
+/// A number for each of a group's words, in the order in which registers of selectors have them: each half
+/// has two words of either half of the group.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lanes(n: [i32; LANES]) -> __m256i {
+    _mm256_setr_epi32(n[0], n[1], n[4], n[5], n[2], n[3], n[6], n[7])
+}
+
+/// The lowest bit of each selector where they are packed.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn selector_places<const LEVEL: u8>() -> __m256i {
+    lanes([0, 1, 2, 3, 4, 5, 6, 7].map(|n| n * selector_bits(LEVEL) as i32))
+}
+
+/// From that order, for each half of the group a register with both halves of each word.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn in_halves(low: __m256i, high: __m256i) -> Group {
     [
-        _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
-        _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7),
+        _mm256_unpacklo_epi32(low, high),
+        _mm256_unpackhi_epi32(low, high),
     ]
-    .map(|twice| {
-        let both = |each| _mm256_permutevar8x32_epi32(each, twice);
-        let halves = _mm256_or_si256(both(lanes), _mm256_setr_epi32(0, 1, 0, 1, 0, 1, 0, 1));
-        let mut other = pick(last, halves);
+}
+
+/// The neighbours of a group after two others, the last first, by its selectors; zero for none.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn neighbours<const LEVEL: u8>(selectors: __m256i, [last, before]: [Group; 2]) -> Group {
+    // Twice the lane: where the halves of its word are, above 7 in the group's upper register.
+    let twice = _mm256_add_epi32(selectors, selectors);
+    let first = _mm256_sub_epi32(lanes([2, 4, 6, 8, 10, 12, 14, 16]), twice);
+    let halves = in_halves(first, _mm256_or_si256(first, _mm256_set1_epi32(1)));
+    let is_none = _mm256_cmpeq_epi32(selectors, _mm256_setzero_si256());
+    let is_none = in_halves(is_none, is_none);
+    let is_before = _mm256_cmpgt_epi32(selectors, _mm256_set1_epi32(LANES as i32));
+    let is_before = in_halves(is_before, is_before);
+    [0, 1].map(|half| {
+        let mut other = pick(last, halves[half]);
         if LEVEL == DENSE {
-            other = _mm256_blendv_epi8(other, pick(before, halves), both(is_before));
+            let others = pick(before, halves[half]);
+            other = _mm256_blendv_epi8(other, others, is_before[half]);
         }
-        _mm256_andnot_si256(both(is_none), other)
+        _mm256_andnot_si256(is_none[half], other)
     })
 }
 
@@ -194,22 +246,16 @@ fn pick([low, high]: Group, halves: __m256i) -> __m256i {
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 fn place<const LEVEL: u8>(
     head: &Head,
-    copies: &List,
+    copies: &Filled,
     nears: &Nears,
-    coded: &Coded,
+    coded: &Words,
     page: &mut [u8; PAGE_BYTES],
 ) -> Result<(), Error> {
-    let (mut code, mut copy, mut near) = (LEAD, 0, 0);
+    let (mut code, mut copy, mut near) = (0, 0, 0);
     for block in 0..BLOCKS {
         let [in_full, copied, nearby] = head.block(block);
-        let parts = page[block * 512..][..512].as_chunks_mut().0;
-        for (part, to) in parts.iter_mut().enumerate() {
-            let kept = (in_full >> (4 * part)) as usize & 0xf;
-            let [_, from, all] = &WORDS[kept];
-            let these = _mm256_permutevar8x32_epi32(load_words(coded, code), load_table(from));
-            store_bytes(to, _mm256_and_si256(these, load_table(all)));
-            code += kept.count_ones() as usize;
-        }
+        let parts = &mut page.as_chunks_mut::<32>().0.as_chunks_mut::<16>().0[block];
+        code += put_apart(in_full, coded.block(code), parts);
         let mut list = Copies {
             from: [0; 64],
             change: [0; 64],
@@ -235,19 +281,39 @@ fn place<const LEVEL: u8>(
         if _mm256_testz_si256(wrong, wrong) == 0 {
             return Err(Error::Malformed);
         }
-        list.carry_out::<LEVEL>(block * 64, copied | nearby, page);
+        if copied | nearby != 0 {
+            list.carry_out::<LEVEL>(block * 64, page);
+        }
     }
     Ok(())
+}
+
+/// The next of `words` where `mask` says, zeroes elsewhere; how many they were.
+#[inline]
+#[target_feature(enable = "avx2,popcnt")]
+fn put_apart(mask: u64, words: &[u64; 64 + LANES], to: &mut [[u8; 32]; 16]) -> usize {
+    let mut count = 0;
+    for (part, to) in to.iter_mut().enumerate() {
+        let these = (mask >> (4 * part)) as usize & 0xf;
+        let from = load_table(&APART[these]);
+        debug_assert!(count + 4 <= words.len());
+        // SAFETY: the parts before have four words each at most, so `count` is 60 at most.
+        let next = unsafe { _mm256_loadu_si256(words.as_ptr().wrapping_add(count).cast()) };
+        let words = _mm256_permutevar8x32_epi32(next, from);
+        store_bytes(to, _mm256_and_si256(words, load_table(&NAMED[these])));
+        count += these.count_ones() as usize;
+    }
+    count
 }
 
 /// As [`apart_16`], of 32 bytes from `at` on.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-fn apart_32(list: &List, at: usize, mask: u32) -> __m256i {
+fn apart_32(list: &Filled, at: usize, mask: u32) -> __m256i {
     let low = mask as u16;
     let high_at = at + low.count_ones() as usize;
-    let high = apart_16(sixteen_at(list, high_at), (mask >> 16) as u16);
-    _mm256_set_m128i(high, apart_16(sixteen_at(list, at), low))
+    let high = apart_16(list.sixteen(high_at), (mask >> 16) as u16);
+    _mm256_set_m128i(high, apart_16(list.sixteen(at), low))
 }
 
 /// All bits of the bytes that `mask` names.
@@ -342,22 +408,25 @@ impl Copies {
         }
     }
 
-    /// Copies the words of one block that `mask` names, in their order.
+    /// Copies the words of the block whose first word is word `first`, in their order. Those that are no references
+    /// are copied from themselves: to find the others costs more.
     #[inline]
-    #[target_feature(enable = "bmi1")]
-    fn carry_out<const LEVEL: u8>(&self, first: usize, mask: u64, page: &mut [u8; PAGE_BYTES]) {
+    #[target_feature(enable = "avx2")]
+    fn carry_out<const LEVEL: u8>(&self, first: usize, page: &mut [u8; PAGE_BYTES]) {
         let words: &mut [[u8; 8]; PAGE_WORDS] =
             page.as_chunks_mut().0.try_into().expect("a page's words");
-        let mut left = mask;
-        while left != 0 {
-            let lane = left.trailing_zeros() as usize & 63;
-            left &= left - 1;
-            // A remainder, though no index is larger: it costs less than to ask.
-            let mut word = u64::from_le_bytes(words[usize::from(self.from[lane]) % PAGE_WORDS]);
+        assert!(first + 64 <= PAGE_WORDS, "a block of the page");
+        let words = words.as_mut_ptr();
+        for lane in 0..64 {
+            let from = usize::from(self.from[lane]);
+            debug_assert!(from <= first + lane, "a reference that was checked");
+            // SAFETY: a reference to before the page, or to behind its own word, was refused.
+            let mut word = u64::from_le_bytes(unsafe { words.wrapping_add(from).read() });
             if LEVEL == DENSE {
                 word ^= u64::from(self.change[lane]);
             }
-            words[(first + lane) % PAGE_WORDS] = word.to_le_bytes();
+            // SAFETY: the block is in the page.
+            unsafe { words.wrapping_add(first + lane).write(word.to_le_bytes()) };
         }
     }
 }

@@ -4,29 +4,49 @@
 
 use core::arch::x86_64::*;
 
-/// For each mask of four words, where the halves of those that it names go together, from where they come
-/// apart, and all bits of those.
-pub(super) static WORDS: [[[u32; 8]; 3]; 16] = {
-    let mut tables = [[[0; 8]; 3]; 16];
+/// For each mask of four words, where the halves of those that it names come from when they go together.
+pub(super) static TOGETHER: [[u32; 8]; 16] = moves(true);
+/// The same when they come apart.
+pub(super) static APART: [[u32; 8]; 16] = moves(false);
+/// All bits of those words.
+pub(super) static NAMED: [[u32; 8]; 16] = {
+    let mut table = [[0; 8]; 16];
+    let mut mask = 0;
+    while mask < 16 {
+        let mut half = 0;
+        while half < 8 {
+            if mask >> (half / 2) & 1 == 1 {
+                table[mask][half] = !0;
+            }
+            half += 1;
+        }
+        mask += 1;
+    }
+    table
+};
+
+const fn moves(is_together: bool) -> [[u32; 8]; 16] {
+    let mut table = [[0; 8]; 16];
     let mut mask = 0;
     while mask < 16 {
         let (mut word, mut rank) = (0, 0);
         while word < 4 {
             if mask >> word & 1 == 1 {
-                tables[mask][0][2 * rank] = 2 * word as u32;
-                tables[mask][0][2 * rank + 1] = 2 * word as u32 + 1;
-                tables[mask][1][2 * word] = 2 * rank as u32;
-                tables[mask][1][2 * word + 1] = 2 * rank as u32 + 1;
-                tables[mask][2][2 * word] = !0;
-                tables[mask][2][2 * word + 1] = !0;
+                let (to, from) = if is_together {
+                    (rank, word)
+                } else {
+                    (word, rank)
+                };
+                table[mask][2 * to] = 2 * from as u32;
+                table[mask][2 * to + 1] = 2 * from as u32 + 1;
                 rank += 1;
             }
             word += 1;
         }
         mask += 1;
     }
-    tables
-};
+    table
+}
 
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -25,6 +25,8 @@ mod zstd;
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::Unit;
 
+#[cfg(feature = "lab")]
+pub use auto::{looks_like_words, words_version};
 use interface::NO_DICTIONARY;
 pub use interface::{Codec, Compressor, Decompress, DecompressShared, Decompressor, Malformed};
 pub use parameters::Parameters;
@@ -34,6 +36,9 @@ type Make = fn(&Parameters, Unit) -> Result<Box<dyn Codec>>;
 
 /// Every built-in codec, the default first.
 const TABLE: &[(&str, Make)] = &[
+    (auto::NAME, |parameters, _| {
+        Ok(Box::new(auto::Auto::new(parameters)?))
+    }),
     (lz4::NAME, |parameters, _| {
         Ok(Box::new(lz4::Lz4::new(parameters)?))
     }),
@@ -60,9 +65,6 @@ const TABLE: &[(&str, Make)] = &[
     }),
     (words::NAME, |parameters, _| {
         Ok(Box::new(words::Words::new(parameters)?))
-    }),
-    (auto::NAME, |parameters, _| {
-        Ok(Box::new(auto::Auto::new(parameters)?))
     }),
 ];
 

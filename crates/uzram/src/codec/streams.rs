@@ -205,12 +205,20 @@ impl Compression {
             stream.packer.compress(&sample);
             Ok(stream)
         })?;
+        self.make_readers(&mut *streams.lease(|| self.stream())?)
+    }
+
+    /// As [`Compression::make_all`], but only what readers need. It packs a page with `stream` for them to read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory), or the codec's error.
+    pub(crate) fn make_readers(&self, stream: &mut Stream) -> Result<()> {
         self.pages
             .make_all(|| memory::boxed_slice(self.unit.bytes(), 0))?;
         let Decoding::PerCpu(contexts) = &self.decoding else {
             return Ok(());
         };
-        let mut stream = streams.lease(|| self.stream())?;
+        let sample = self.sample()?;
         let packed = stream.packer.compress(&sample).unwrap_or_default();
         let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
         contexts.make_all(|| self.context())?;

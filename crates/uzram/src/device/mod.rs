@@ -31,7 +31,7 @@ pub struct Geometry {
 /// order. A request that was acknowledged before another was submitted is never undone by it
 /// outside of the other's byte range.
 pub trait BlockDevice: Send + Sync {
-    /// Size and preferences; constant for the life of the device.
+    /// Size and preferences; constant while anybody uses the device.
     fn geometry(&self) -> Geometry;
 
     /// Carries out one request.

@@ -197,7 +197,7 @@ impl Arena {
 
     /// Pages of ours in one page of the system, which are populated and given back together.
     fn grain(&self) -> usize {
-        (self.region.system_page_bytes() / PAGE_BYTES).max(1)
+        self.region.page_bytes() / PAGE_BYTES
     }
 
     /// Counts pages that are no longer used.

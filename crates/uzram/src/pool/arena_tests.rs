@@ -112,8 +112,10 @@ proptest! {
                     }
                     Err(error) => {
                         prop_assert_eq!(error.kind(), ErrorKind::NoSpace);
+                        // Pages of the system count whole: each run may lie in two that it does not fill.
+                        let beside = (taken.len() + 1) * 2 * (arena.grain() - 1);
                         let used: usize = taken.values().sum();
-                        prop_assert!((used + length) as u64 > limit_pages);
+                        prop_assert!((used + length + beside) as u64 > limit_pages);
                     }
                 }
             } else if !taken.is_empty() {
@@ -181,11 +183,14 @@ fn a_few_single_pages_stay_populated() {
         .map(|_| grow_and_take(&arena, 1).unwrap())
         .collect();
     assert!(spare_bytes() < (SMALL_PAGES_A_GROWTH * PAGE_BYTES) as u64);
+    let least = (SPARE_SMALL_PAGES * PAGE_BYTES) as u64;
+    // A page of the system goes back whole.
+    let most = ((SPARE_SMALL_PAGES + arena.grain() - 1) * PAGE_BYTES) as u64;
     for first in taken {
         arena.give_back(first, 1);
-        assert!(spare_bytes() <= (SPARE_SMALL_PAGES * PAGE_BYTES) as u64);
+        assert!(spare_bytes() <= most);
     }
-    assert_eq!(spare_bytes(), (SPARE_SMALL_PAGES * PAGE_BYTES) as u64);
+    assert!((least..=most).contains(&spare_bytes()));
     assert!((0..SPARE_SMALL_PAGES).all(|_| arena.take(1).is_some()));
 }
 
@@ -226,10 +231,10 @@ fn the_free_part_of_a_huge_span_makes_room_under_the_limit() {
     let taken: Vec<usize> = (0..pages)
         .map(|_| grow_and_take(&arena, 1).unwrap())
         .collect();
-    // Every second page goes: no run of two is left in the spans, yet half of the limit is free.
+    // Every second page of the system goes: no longer run is left in the spans, yet half of the limit is free.
     taken
         .iter()
-        .filter(|first| **first % 2 == 0)
+        .filter(|first| (**first / arena.grain()).is_multiple_of(2))
         .for_each(|first| arena.give_back(*first, 1));
     for _ in 0..pages / 2 / 16 {
         grow_and_take(&arena, 16).unwrap();

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{Arena, Bits, Mode, SPAN_PAGES, Span, State};
 use crate::memory;
-use crate::region::{PAGE_BYTES, Region};
+use crate::region::Region;
 
 /// The arena has this many groups at least, so that writers find other spans: a disk is a quarter of its arena.
 const GROUPS_MIN: usize = 4;
@@ -26,7 +26,7 @@ impl Arena {
         mut forgotten: impl FnMut(Range<usize>),
     ) {
         let span_bytes = SPAN_PAGES / entry_pages * entry_bytes;
-        let page_bytes = PAGE_BYTES.max(table.system_page_bytes());
+        let page_bytes = table.page_bytes();
         let group = (page_bytes / span_bytes).max(1);
         if group * GROUPS_MIN * SPAN_PAGES > self.pages() {
             return;

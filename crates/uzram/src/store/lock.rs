@@ -95,7 +95,8 @@ pub unsafe trait SlotLock: Send + Sync + Sized {
         self.lock(slot)
     }
 
-    /// Gives the shared slot back; `word` is the result of `lock_shared`.
+    /// Gives the shared slot back; `word` is the result of `lock_shared`, but the page is no longer idle. Locks that
+    /// several readers share leave the slot's word as it is.
     fn unlock_shared(&self, slot: Slot<'_>, word: u64) {
         self.unlock(slot, word);
     }

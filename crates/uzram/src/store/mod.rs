@@ -3,17 +3,27 @@
 //! One verb per file. `write.rs` prepares content unlocked and publishes it locked. `read.rs`
 //! decompresses under the lock, straight from the pool's memory into the caller's buffer.
 
+mod ages;
+mod backing_file;
+mod blocks;
+mod budget;
 mod build;
+mod cold;
 mod compact;
 mod compactor;
 mod concrete;
+mod idle;
+mod layout;
 pub(crate) mod lock;
 mod read;
+mod recompress;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod recover;
+mod side_table;
 mod slot;
 mod words;
 mod write;
+mod writeback;
 
 use std::fmt;
 use std::ops::Range;
@@ -21,18 +31,26 @@ use std::time::{Duration, Instant};
 
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::codec::{Compression, Parameters};
-use crate::config::StoreConfig;
+use crate::config::{Secondaries, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{PageIndex, PageState, Unit, Zeroing};
 use crate::pool::{self, Parts, PoolConfig, PoolMemory};
-use crate::region::{PAGE_BYTES, Region};
+use crate::region::Region;
 use crate::stats::{Counter, Counters, Stats};
 use crate::sync::{Arc, AtomicBool, AtomicU64, MappedU32, Mutex, Ordering};
 
+use self::ages::Ages;
+use self::backing_file::{BackingFile, Batch};
+use self::budget::Budget;
+pub use self::cold::ColdPages;
 use self::compactor::Compactor;
 pub use self::concrete::Store;
+pub use self::idle::BlockState;
+use self::layout::Flags;
 use self::lock::SlotLock;
-use self::slot::{Entry, SlotGuard, SlotTable};
+pub use self::recompress::{Recompressed, Recompression};
+use self::side_table::SideTable;
+use self::slot::{Entry, Locked, SlotGuard, SlotTable};
 
 /// A store with any slot lock, and any way to share streams: what [`Store`] is made of, and what the laboratory
 /// compares.
@@ -40,6 +58,8 @@ pub struct StoreWith<L, S> {
     unit: Unit,
     pool_name: &'static str,
     compression: Arc<Compression>,
+    /// The codecs that pack pages again, by priority, less one.
+    secondaries: Secondaries,
     streams: S,
     table: SlotTable<L>,
     pool: Box<PoolMemory>,
@@ -54,10 +74,18 @@ pub struct StoreWith<L, S> {
     /// Set while the writer whose turn it is loses its new memory to others.
     starving: AtomicBool,
     compactor: Mutex<Compactor>,
-    /// CRC-32 of each object, if asked for; written and read under the slot's lock.
-    checksums: Option<Region>,
+    /// CRC-32 of each object, if asked for.
+    checksums: Option<SideTable>,
+    /// If asked for.
+    ages: Option<Ages>,
     /// Whether writers wait for a spare instead of growing the pool.
     has_spare: bool,
+    backing: Option<BackingFile>,
+    /// Whether packed objects go to the file as they are.
+    compresses_back: bool,
+    budget: Budget,
+    /// The turn to write back or to recompress.
+    writing_back: Mutex<Batch>,
 }
 
 impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
@@ -76,10 +104,11 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     /// Makes everything that a write may need.
     fn make_ready(&mut self, spare_bytes: u64) -> Result<()> {
         self.table.populate()?;
-        if let Some(checksums) = &self.checksums {
-            checksums.populate(0..checksums.length_bytes())?;
-        }
+        self.side_tables().try_for_each(SideTable::populate)?;
         self.compression.make_all(&self.streams)?;
+        for secondary in self.secondaries.iter().flatten() {
+            secondary.make_readers(&mut secondary.stream()?)?;
+        }
         self.pool.make_ready()?;
         self.has_spare = self.pool.set_spare(spare_bytes);
         // A span each; false also when the system gives no more, which the next turns try again.
@@ -94,26 +123,17 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         table: SlotTable<L>,
         arena: Region,
     ) -> Result<StoreWith<L, S>> {
-        let checksums = match config.checksum {
-            true => {
-                let bytes = usize::try_from(table.len())
-                    .ok()
-                    .and_then(|n| n.checked_mul(4));
-                let bytes = bytes.ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::NoMemory,
-                        "the checksums exceed the address space",
-                    )
-                })?;
-                Some(Region::reserve(bytes, config.backing)?)
-            }
-            false => None,
-        };
+        let side_table = || SideTable::reserve(table.len(), config.backing);
+        let checksums = config.checksum.then(side_table).transpose()?;
+        let ages = config.ages.then(side_table).transpose()?;
         let pool = pool::make(config.pool, pool_config, arena)?;
+        let open = |file| BackingFile::open(file, config.unit, table.len());
+        let backing = config.backing_file.map(open).transpose()?;
         Ok(StoreWith {
             unit: config.unit,
             pool_name: config.pool,
             compression: config.compression,
+            secondaries: config.secondaries,
             streams,
             huge_bytes: pool.huge_bytes(),
             pool,
@@ -125,7 +145,12 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             starving: AtomicBool::new(false),
             compactor: Mutex::default(),
             checksums,
+            ages: ages.map(Ages::new),
             has_spare: false,
+            backing,
+            compresses_back: config.compressed_writeback,
+            budget: Budget::new(),
+            writing_back: Mutex::default(),
         })
     }
 
@@ -242,9 +267,13 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         debug_assert!(emptied.is_ok(), "emptying slots that exist cannot fail");
         // A spare means that no write may wait for the table's memory either.
         if !self.has_spare {
-            self.table
-                .give_back(|indices| self.forget_checksums(indices));
+            let forget = |indices: Range<u64>| {
+                self.side_tables()
+                    .for_each(|table| table.forget(indices.clone()));
+            };
+            self.table.give_back(forget);
         }
+        while self.discard_backing() {}
         self.counters.forget_events();
         self.pool.trim(Parts::Stay);
         if !self.has_spare {
@@ -278,7 +307,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     pub fn stats(&self) -> Stats {
         let pool = self.pool.stats();
         let count = |counter| self.counters.sum(counter);
-        let checksum_bytes = self.checksums.as_ref().map_or(0, |_| self.table.len() * 4);
+        let side_tables = self.side_tables().count() as u64;
         Stats {
             orig_data_size_bytes: count(Counter::PagesStored) << self.unit.shift(),
             compr_data_size_bytes: count(Counter::ComprDataBytes),
@@ -298,7 +327,13 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             mem_spare_bytes: pool.resident_bytes.saturating_sub(pool.used_bytes),
             mem_resident_bytes: pool.resident_bytes,
             table_bytes: self.table.reserved_bytes(),
-            side_tables_bytes: pool.side_bytes + checksum_bytes,
+            side_tables_bytes: pool.side_bytes + side_tables * self.table.len() * 4,
+            bd_count: count(Counter::BdCount),
+            bd_reads: count(Counter::BdReads),
+            bd_writes: count(Counter::BdWrites),
+            bd_failed_writes: count(Counter::BdFailedWrites),
+            recompressed_pages: count(Counter::RecompressedPages),
+            incompressible_pages: count(Counter::IncompressiblePages),
         }
     }
 
@@ -325,36 +360,74 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         Ok(())
     }
 
-    /// Publishes `entry` with its object's checksum, counts it, and frees what it replaced.
+    /// Publishes what a user wrote, `entry`, as [`StoreWith::put`] does.
     fn publish(&self, guard: SlotGuard<'_, L>, entry: Entry, checksum: u32) {
+        self.note_access(&guard);
+        self.put(guard, entry, checksum, Flags::NONE);
+    }
+
+    /// Notes that a user reads or writes the page.
+    #[inline]
+    fn note_access(&self, slot: &Locked) {
+        if let Some(ages) = &self.ages {
+            ages.note(slot.index());
+        }
+    }
+
+    /// Publishes `entry` with its object's checksum, counts it, and frees what it replaced.
+    fn put(&self, guard: SlotGuard<'_, L>, entry: Entry, checksum: u32, flags: Flags) {
         if let Some(cell) = self.checksum_cell(guard.index()) {
             cell.store(checksum, Ordering::Relaxed);
         }
         self.counters.add_all(counted(guard.entry(), &entry));
+        self.count_flags(guard.flags(), flags);
         if matches!(entry, Entry::Raw(_)) {
             self.counters.add(Counter::HugePagesSince, 1);
         }
-        match guard.publish(entry) {
+        match guard.publish(entry, flags) {
             Entry::Raw(handle) | Entry::Packed(handle) => {
                 self.pool.remove(handle);
+            }
+            Entry::Back(block) => {
+                if let Some(backing) = &self.backing {
+                    backing.give(block);
+                }
             }
             Entry::Empty | Entry::Same(_) => {}
         }
     }
 
-    fn checksum_cell(&self, index: PageIndex) -> Option<&MappedU32> {
-        self.checksums
-            .as_ref()
-            .map(|region| &region.half_words()[index.0 as usize])
+    /// Counts the change of a page's flags; most have none.
+    #[inline]
+    fn count_flags(&self, old: Flags, new: Flags) {
+        if old.are_counted() || new.are_counted() {
+            let change = |is: fn(Flags) -> bool| u64::from(is(new)).wrapping_sub(is(old).into());
+            self.counters.add_all([
+                (
+                    Counter::RecompressedPages,
+                    change(|flags| flags.priority() > 0),
+                ),
+                (
+                    Counter::IncompressiblePages,
+                    change(Flags::is_incompressible),
+                ),
+            ]);
+        }
     }
 
-    /// Gives the memory of a chunk's checksums back, while its slots are locked.
-    fn forget_checksums(&self, indices: Range<u64>) {
-        if let Some(checksums) = &self.checksums {
-            let bytes = |index: u64| index as usize * size_of::<MappedU32>();
-            let end = bytes(indices.end).next_multiple_of(PAGE_BYTES);
-            checksums.release(bytes(indices.start)..end);
-        }
+    fn checksum_cell(&self, index: PageIndex) -> Option<&MappedU32> {
+        self.checksums.as_ref().map(|table| table.cell(index))
+    }
+
+    /// The checksum that goes with an object, 0 in stores without.
+    fn checksum_of(&self, object: &[u8]) -> u32 {
+        let hash = |_: &SideTable| crc32fast::hash(object);
+        self.checksums.as_ref().map_or(0, hash)
+    }
+
+    fn side_tables(&self) -> impl Iterator<Item = &SideTable> {
+        let accessed_s = self.ages.as_ref().map(|ages| &ages.accessed_s);
+        self.checksums.iter().chain(accessed_s)
     }
 
     fn check_page(&self, length: usize) -> Result<()> {
@@ -396,12 +469,13 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> fmt::Debug for StoreWith<L, S> {
 }
 
 /// The changes of the counters when an entry replaces another one: mostly in the size alone.
-fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 4] {
+fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 5] {
     let amounts = |entry: &Entry| match entry {
-        Entry::Empty => [0; 4],
-        Entry::Same(_) => [1, 1, 0, 0],
-        Entry::Raw(handle) => [1, 0, 1, handle.size_bytes() as u64],
-        Entry::Packed(handle) => [1, 0, 0, handle.size_bytes() as u64],
+        Entry::Empty => [0; 5],
+        Entry::Same(_) => [1, 1, 0, 0, 0],
+        Entry::Raw(handle) => [1, 0, 1, handle.size_bytes() as u64, 0],
+        Entry::Packed(handle) => [1, 0, 0, handle.size_bytes() as u64, 0],
+        Entry::Back(_) => [1, 0, 0, 0, 1],
     };
     let (old, new) = (amounts(old), amounts(new));
     let change = |counter, at: usize| (counter, new[at].wrapping_sub(old[at]));
@@ -410,9 +484,12 @@ fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 4] {
         change(Counter::SamePages, 1),
         change(Counter::HugePages, 2),
         change(Counter::ComprDataBytes, 3),
+        change(Counter::BdCount, 4),
     ]
 }
 
+#[cfg(all(test, uzram_shuttle))]
+mod cold_shuttle_tests;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod corrupt_tests;
 #[cfg(all(test, not(uzram_shuttle)))]

@@ -26,8 +26,22 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             return Ok(());
         }
         let guard = self.table.lock_shared(index)?;
+        self.note_access(&guard);
         self.load(&guard, page)
             .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
+    }
+
+    /// As [`Store::read_resident`](crate::Store::read_resident).
+    pub fn read_resident(&self, index: PageIndex, page: &mut [u8]) -> Result<bool> {
+        self.check_page(page.len())?;
+        let guard = self.table.lock_shared(index)?;
+        if matches!(guard.entry(), Entry::Back(_)) {
+            return Ok(false);
+        }
+        self.note_access(&guard);
+        self.load(&guard, page)
+            .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))?;
+        Ok(true)
     }
 
     /// As [`Store::read_at`](crate::Store::read_at).
@@ -41,6 +55,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             return Ok(());
         }
         let guard = self.table.lock_shared(index)?;
+        self.note_access(&guard);
         self.load_part(&guard, start, part)
             .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
     }
@@ -81,11 +96,12 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             Entry::Packed(handle) => {
                 self.verified(slot, self.pool.bytes(handle))
                     .and_then(|bytes| {
-                        self.compression
+                        self.unpacker(slot.flags())?
                             .decompress(bytes, page)?
                             .map_err(|_malformed| corrupt())
                     })
             }
+            Entry::Back(block) => self.load_back(slot, block, page),
         };
         // What a failed decoding left behind may be parts of other pages.
         loaded.inspect_err(|_| page.fill(0))
@@ -95,7 +111,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         match slot.entry() {
             Entry::Empty => part.fill(0),
             Entry::Same(word) => page::fill(part, start, *word),
-            Entry::Raw(_) | Entry::Packed(_) => {
+            Entry::Raw(_) | Entry::Packed(_) | Entry::Back(_) => {
                 let mut page = self.compression.lease_page()?;
                 self.load(slot, &mut page)?;
                 part.copy_from_slice(&page[start..start + part.len()]);
@@ -105,7 +121,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     }
 
     /// The object's bytes if they have the checksum that was stored with them.
-    fn verified<'a>(&self, slot: &Locked, bytes: &'a [u8]) -> Result<&'a [u8]> {
+    pub(super) fn verified<'a>(&self, slot: &Locked, bytes: &'a [u8]) -> Result<&'a [u8]> {
         match self.checksum_cell(slot.index()) {
             Some(cell) if cell.load(Ordering::Relaxed) != crc32fast::hash(bytes) => Err(corrupt()),
             _ => Ok(bytes),
@@ -113,7 +129,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     }
 }
 
-fn corrupt() -> Error {
+pub(super) fn corrupt() -> Error {
     Error::new(
         ErrorKind::Corrupt,
         "a stored page is damaged; write it again to repair it",

@@ -37,6 +37,7 @@ impl Store {
             store
                 .counters
                 .add_all(counted(&Entry::Empty, guard.entry()));
+            store.count_flags(Flags::NONE, guard.flags());
         }
         store.pool.adopted();
         Ok(made)

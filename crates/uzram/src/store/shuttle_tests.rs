@@ -12,7 +12,7 @@ use crate::region::Backing;
 const SCHEDULES: usize = if cfg!(debug_assertions) { 2000 } else { 20000 };
 
 /// Runs of models of compaction, which take longer, for each pool.
-const COMPACTIONS: usize = if cfg!(debug_assertions) { 200 } else { 1000 };
+pub(super) const COMPACTIONS: usize = if cfg!(debug_assertions) { 200 } else { 1000 };
 
 fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
     shuttle::check_random(model, SCHEDULES);
@@ -20,7 +20,7 @@ fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
 }
 
 /// Runs all at once, to their ends.
-fn together(threads: Vec<Box<dyn FnOnce() + Send>>) {
+pub(super) fn together(threads: Vec<Box<dyn FnOnce() + Send>>) {
     let threads: Vec<_> = threads.into_iter().map(shuttle::thread::spawn).collect();
     threads
         .into_iter()
@@ -45,7 +45,7 @@ fn shuttle_the_slot_lock_excludes_and_wakes() {
                         _ => 0,
                     };
                     inside[slot].fetch_sub(1, Ordering::SeqCst);
-                    let _ = guard.publish(Entry::Same(count + 1));
+                    let _ = guard.publish(Entry::Same(count + 1), Flags::NONE);
                 }
             })
         };
@@ -61,7 +61,7 @@ fn shuttle_the_slot_lock_excludes_and_wakes() {
 
 /// Drops the zeroes at a page's end; a page without any is too big. Both directions can be
 /// preempted.
-struct Tail;
+pub(super) struct Tail;
 
 impl Codec for Tail {
     fn name(&self) -> &str {
@@ -112,21 +112,21 @@ fn store_with(pool: &str, mem_limit_bytes: u64) -> Arc<Store> {
     )
 }
 
-fn read(store: &Store, index: u64) -> Vec<u8> {
+pub(super) fn read(store: &Store, index: u64) -> Vec<u8> {
     let mut page = vec![0xee; 4096];
     store.read(PageIndex(index), &mut page).unwrap();
     page
 }
 
 /// A page with `byte` in its first 64 bytes and nothing behind.
-fn short(byte: u8) -> Vec<u8> {
+pub(super) fn short(byte: u8) -> Vec<u8> {
     let mut page = vec![0; 4096];
     page[..64].fill(byte);
     page
 }
 
 /// A page that is kept raw.
-fn long(byte: u8) -> Vec<u8> {
+pub(super) fn long(byte: u8) -> Vec<u8> {
     (0..4096).map(|at| byte + (at % 7) as u8).collect()
 }
 
@@ -343,7 +343,7 @@ fn shuttle_the_table_goes_back_among_those_who_lock() {
                         // Comes and goes.
                         _ => Entry::Empty,
                     };
-                    let _ = guard.publish(entry);
+                    let _ = guard.publish(entry, Flags::NONE);
                     if index == 0 {
                         assert!(!table.is_hole(PageIndex(0)).unwrap(), "lost");
                     }
@@ -368,7 +368,10 @@ fn shuttle_the_table_goes_back_among_those_who_lock() {
         assert_eq!(*locked.entry(), Entry::Same(2), "a write was lost");
         drop(locked);
         assert_eq!(table.next_touched(0), 0);
-        let _ = table.lock(PageIndex(0)).unwrap().publish(Entry::Empty);
+        let _ = table
+            .lock(PageIndex(0))
+            .unwrap()
+            .publish(Entry::Empty, Flags::NONE);
         for _ in 0..200 {
             // The model's system refuses at times.
             table.give_back(|_| {});

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! bits 0-1    the lock's
-//! bits 2-4    kind: empty, same-filled, raw, packed (shared and written-back are reserved)
+//! bits 2-4    kind: empty, same-filled, raw, packed, written-back (shared is reserved)
 //! bits 5-7    flags: idle, mark, incompressible
 //! bits 8-9    codec priority
 //! bits 10-25  size in bytes, less one
-//! bits 26-63  payload: the object's granule in the arena, or the fill word
+//! bits 26-63  payload: the object's granule in the arena, its block in the backing file, or the fill word
 //! ```
 //!
 //! Lock order of the engine: compactor > turn to grow, turn to set the limit > slot > stream or
@@ -28,8 +28,9 @@
 //! thread that has locked a slot sets its chunk's bit before it publishes, so what has content has
 //! its bit.
 //!
-//! The memory of an empty chunk can be given back ([`SlotTable::give_back`]). All of its slots are
-//! locked, the bit is cleared, and the pages are dropped. Dropped words are zero: empty and unlocked.
+//! The memory of an empty chunk can be given back ([`SlotTable::give_back`]), or of a few chunks where the
+//! system's pages are larger. All of their slots are
+//! locked, the bits are cleared, and the pages are dropped. Dropped words are zero: empty and unlocked.
 //! Locked words keep others out until they are gone. A thread that locks a slot later comes after
 //! the clearing, so the bit that it sets stays. Threads that wait for such a slot are woken. (If
 //! somebody looks at a memfd's page without a lock just then, the page is back without a bit. It
@@ -44,39 +45,23 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::headroom;
 use crate::memory;
 use crate::page::{PageIndex, PageState, Unit};
-use crate::pool::{GRANULE_BITS, GRANULE_BYTES, Handle};
+use crate::pool::Handle;
 use crate::region::Backing;
 use crate::sync::{AtomicU64, Ordering};
 
+use super::backing_file::Block;
+use super::layout::{
+    Flags, KIND_BACK, KIND_EMPTY, KIND_PACKED, KIND_RAW, KIND_SAME, KIND_SHIFT, PAYLOAD_SHIFT,
+    SIZE_SHIFT, Seen, kind, size_bytes, without_idle,
+};
 use super::lock::{LOCK_BITS, SleepingBit, Slot, SlotLock};
 use super::words::{Words, too_many};
 
-const KIND_SHIFT: u32 = 2;
-const KIND_BITS: u32 = 3;
-const FLAG_BITS: u32 = 3;
-const PRIORITY_BITS: u32 = 2;
-const SIZE_SHIFT: u32 = KIND_SHIFT + KIND_BITS + FLAG_BITS + PRIORITY_BITS;
-const SIZE_BITS: u32 = 16;
-const PAYLOAD_SHIFT: u32 = SIZE_SHIFT + SIZE_BITS;
-const PAYLOAD_BITS: u32 = 38;
-
-const _: () = {
-    assert!(LOCK_BITS == (1 << KIND_SHIFT) - 1);
-    assert!(PAYLOAD_SHIFT + PAYLOAD_BITS == u64::BITS);
-    assert!(PAYLOAD_BITS >= GRANULE_BITS && PAYLOAD_BITS >= u32::BITS);
-    assert!(1 << SIZE_BITS == crate::page::UNIT_MAX_BYTES);
-};
-
-/// Slots that share a bit: two pages of the table, and one page of the checksums.
+/// Slots that share a bit: two pages of the table, and one page of the checksums, where pages are of 4 KiB.
 pub(crate) const CHUNK_SLOTS: u64 = if cfg!(uzram_shuttle) { 2 } else { 1024 };
 
-/// The cost of a chunk's first slot, with its checksums and page tables, in bytes.
-const CHUNK_BYTES: usize = 16 << 10;
-
-const KIND_EMPTY: u64 = 0;
-const KIND_SAME: u64 = 1;
-const KIND_RAW: u64 = 2;
-const KIND_PACKED: u64 = 3;
+/// The cost of a chunk's first slot, with its checksums, ages and page tables, in bytes.
+const CHUNK_BYTES: usize = 20 << 10;
 
 /// The content of a slot.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,6 +74,8 @@ pub(crate) enum Entry {
     Raw(Handle),
     /// The page, compressed.
     Packed(Handle),
+    /// In the backing file: the page, or what it was compressed to if that is smaller.
+    Back(Block),
 }
 
 impl Entry {
@@ -102,6 +89,12 @@ impl Entry {
             Entry::Same(word) => KIND_SAME << KIND_SHIFT | u64::from(word) << PAYLOAD_SHIFT,
             Entry::Raw(handle) => object(KIND_RAW, handle),
             Entry::Packed(handle) => object(KIND_PACKED, handle),
+            Entry::Back(block) => {
+                let (number, size) = block.into_parts();
+                KIND_BACK << KIND_SHIFT
+                    | u64::from(size - 1) << SIZE_SHIFT
+                    | number << PAYLOAD_SHIFT
+            }
         }
     }
 
@@ -110,14 +103,15 @@ impl Entry {
     /// except those that shared guards lend; beside them this one is only lent too.
     unsafe fn decode(word: u64) -> Entry {
         let payload = word >> PAYLOAD_SHIFT;
-        let size = (word >> SIZE_SHIFT) as u16;
+        let size = size_bytes(word);
         // SAFETY: the word took over the object from the handle that was encoded, and the caller
         // vouches that nobody else made a handle of it since.
-        let handle = || unsafe { Handle::from_parts(payload, u32::from(size) + 1) };
-        match word >> KIND_SHIFT & ((1 << KIND_BITS) - 1) {
+        let handle = || unsafe { Handle::from_parts(payload, size) };
+        match kind(word) {
             KIND_SAME => Entry::Same(payload as u32),
             KIND_RAW => Entry::Raw(handle()),
             KIND_PACKED => Entry::Packed(handle()),
+            KIND_BACK => Entry::Back(Block::from_parts(payload, size)),
             _ => Entry::Empty,
         }
     }
@@ -230,45 +224,46 @@ impl<L: SlotLock> SlotTable<L> {
     /// [`ErrorKind::OutOfRange`].
     pub(crate) fn state(&self, index: PageIndex) -> Result<PageState> {
         self.check(index)?;
-        let word = self.peek(index);
-        Ok(match word >> KIND_SHIFT & ((1 << KIND_BITS) - 1) {
-            KIND_SAME => PageState::Same((word >> PAYLOAD_SHIFT) as u32),
-            KIND_RAW => PageState::Raw,
-            KIND_PACKED => PageState::Compressed {
-                size_bytes: u32::from((word >> SIZE_SHIFT) as u16) + 1,
-            },
-            _ => PageState::Hole,
-        })
+        Ok(self.seen(index).state())
+    }
+
+    /// The word of page `index`, which exists, seen without the lock.
+    #[inline]
+    pub(crate) fn seen(&self, index: PageIndex) -> Seen {
+        Seen(self.peek(index))
     }
 
     /// Where the object of page `index` lies in the arena, if it has one, in bytes. It is seen
     /// without the lock, so it was true a moment ago.
     #[inline]
     pub(crate) fn glimpse(&self, index: PageIndex) -> Option<Range<usize>> {
-        let word = self.peek(index);
-        let kind = word >> KIND_SHIFT & ((1 << KIND_BITS) - 1);
-        let start = (word >> PAYLOAD_SHIFT) as usize * GRANULE_BYTES;
-        let size_bytes = usize::from((word >> SIZE_SHIFT) as u16) + 1;
-        matches!(kind, KIND_RAW | KIND_PACKED).then_some(start..start + size_bytes)
+        self.seen(index).place()
     }
 
-    /// Gives the memory of chunks without content back to the system, and calls `forget` for each with the
-    /// indices of its slots, while all of them are locked.
+    /// Gives the memory of chunks without content back to the system, and calls `forget` for each run of them with
+    /// the indices of its slots, while all of these are locked.
     pub(crate) fn give_back(&self, mut forget: impl FnMut(Range<u64>)) {
+        let run_slots = CHUNK_SLOTS.max(2 * self.page_slots());
         let mut next = self.next_touched(0);
         while next < self.slots {
-            let first = next - next % CHUNK_SLOTS;
-            let end = (first + CHUNK_SLOTS).min(self.slots);
-            self.give_back_chunk(first..end, &mut forget);
-            next = self.next_touched(first + CHUNK_SLOTS);
+            let first = next - next % run_slots;
+            let end = (first + run_slots).min(self.slots);
+            self.give_back_run(first..end, &mut forget);
+            next = self.next_touched(first + run_slots);
         }
     }
 
-    /// See the file head. A chunk with content stays, and so does one of whose slots somebody has one: 8 KiB, with
-    /// checksums 12 KiB, for each request that is under way during a reset, until the next reset.
-    fn give_back_chunk(&self, chunk: Range<u64>, forget: &mut impl FnMut(Range<u64>)) {
-        let mut locked = chunk.start..chunk.start;
-        while locked.end < chunk.end {
+    /// Slots whose memory goes back at once. So many checksums take half a page.
+    fn page_slots(&self) -> u64 {
+        (self.words.page_words() / L::ENTRY_WORDS) as u64
+    }
+
+    /// See the file head. Chunks with content stay, and so do those of whose slots somebody has one: 8 KiB, with
+    /// checksums 12 KiB, or two and three of the system's larger pages, for each request that is under way during a
+    /// reset, until the next reset.
+    fn give_back_run(&self, run: Range<u64>, forget: &mut impl FnMut(Range<u64>)) {
+        let mut locked = run.start..run.start;
+        while locked.end < run.end {
             let slot = self.slot(PageIndex(locked.end));
             match self.lock.try_lock(slot) {
                 Some(0) => locked.end += 1,
@@ -279,18 +274,20 @@ impl<L: SlotLock> SlotTable<L> {
                 None => return self.unlock_empty(locked),
             }
         }
-        forget(chunk.clone());
-        let (bits, bit) = self.touched_bit(PageIndex(chunk.start));
-        bits.fetch_and(!bit, Ordering::Release);
+        forget(run.clone());
+        for first in run.clone().step_by(CHUNK_SLOTS as usize) {
+            let (bits, bit) = self.touched_bit(PageIndex(first));
+            bits.fetch_and(!bit, Ordering::Release);
+        }
         // Page by page, each of which goes whole or stays whole.
-        for first in chunk.clone().step_by(Words::PAGE_WORDS / L::ENTRY_WORDS) {
-            let end = (first + (Words::PAGE_WORDS / L::ENTRY_WORDS) as u64).min(chunk.end);
+        for first in run.clone().step_by(self.page_slots() as usize) {
+            let end = (first + self.page_slots()).min(run.end);
             if !self.words.release(first as usize * L::ENTRY_WORDS) {
                 self.touch(PageIndex(first));
                 self.unlock_empty(first..end);
             }
         }
-        self.lock.words_dropped(chunk);
+        self.lock.words_dropped(run);
     }
 
     /// Unlocks slots without content.
@@ -439,9 +436,25 @@ impl Locked {
     pub(crate) fn index(&self) -> PageIndex {
         self.index
     }
+
+    pub(crate) fn seen(&self) -> Seen {
+        Seen(self.word)
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> Flags {
+        Flags::of(self.word)
+    }
 }
 
 impl<L: SlotLock> SlotGuard<'_, L> {
+    /// Changes what the word says of the object. A slot without one has no flags.
+    pub(crate) fn set_flags(&mut self, flags: Flags) {
+        if matches!(*self.locked.entry, Entry::Raw(_) | Entry::Packed(_)) {
+            self.locked.word = flags.put_into(self.locked.word);
+        }
+    }
+
     /// Unlocks the slot with its object at another place, `new`, which has the same bytes. The
     /// rest of the word stays. Returns the old object, whose memory must be freed.
     ///
@@ -453,7 +466,7 @@ impl<L: SlotLock> SlotGuard<'_, L> {
         // SAFETY: as in `publish`: the guard is never used again, and its word is overwritten below.
         let old = match unsafe { ManuallyDrop::take(&mut guard.locked.entry) } {
             Entry::Raw(old) | Entry::Packed(old) => old,
-            Entry::Empty | Entry::Same(_) => panic!("only objects have places"),
+            Entry::Empty | Entry::Same(_) | Entry::Back(_) => panic!("only objects have places"),
         };
         assert_eq!(old.size_bytes(), new.size_bytes());
         let (granule, _) = new.into_parts();
@@ -462,11 +475,12 @@ impl<L: SlotLock> SlotGuard<'_, L> {
         old
     }
 
-    /// Replaces the content, unlocks, and returns the old content, whose memory must be freed.
+    /// Replaces the content, unlocks, and returns the old content, whose memory must be freed. Only objects have
+    /// `flags`.
     #[must_use = "the old entry owns memory"]
-    pub(crate) fn publish(self, entry: Entry) -> Entry {
+    pub(crate) fn publish(self, entry: Entry, flags: Flags) -> Entry {
         let mut guard = ManuallyDrop::new(self);
-        guard.unlock(entry.encode());
+        guard.unlock(flags.put_into(entry.encode()));
         // SAFETY: the guard is never dropped or used again, and the word that also stood for this
         // entry is overwritten: from here on the returned value is its only owner.
         unsafe { ManuallyDrop::take(&mut guard.locked.entry) }
@@ -487,7 +501,8 @@ impl<L: SlotLock> Drop for SlotGuard<'_, L> {
 impl<L: SlotLock> Drop for SharedGuard<'_, L> {
     fn drop(&mut self) {
         let slot = self.table.slot(self.locked.index);
-        self.table.lock.unlock_shared(slot, self.locked.word);
+        let word = without_idle(self.locked.word);
+        self.table.lock.unlock_shared(slot, word);
     }
 }
 

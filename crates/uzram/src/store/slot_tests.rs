@@ -8,6 +8,12 @@ mod words {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pool::GRANULE_BITS;
+    use crate::region::Region;
+    use crate::store::layout::Flags;
+
+    /// Pages of the system that go back together, or stay.
+    const CHUNK_PAGES: usize = 2;
 
     fn object() -> impl Strategy<Value = (u64, u32)> {
         (0..1u64 << GRANULE_BITS, 1..=65536u32)
@@ -40,11 +46,17 @@ mod words {
     fn a_dropped_guard_changes_nothing_and_a_published_one_returns_the_old() {
         let table: SlotTable = SlotTable::new(8192, Unit::DEFAULT, Backing::Private).unwrap();
         let index = PageIndex(1);
-        let old = table.lock(index).unwrap().publish(Entry::Same(7));
+        let old = table
+            .lock(index)
+            .unwrap()
+            .publish(Entry::Same(7), Flags::NONE);
         assert_eq!(old, Entry::Empty);
         drop(table.lock(index).unwrap());
         assert_eq!(
-            table.lock(index).unwrap().publish(Entry::Empty),
+            table
+                .lock(index)
+                .unwrap()
+                .publish(Entry::Empty, Flags::NONE),
             Entry::Same(7)
         );
         assert_eq!(
@@ -59,6 +71,39 @@ mod words {
     fn a_lost_object_is_reported() {
         // SAFETY: no pool exists whose memory this handle could touch.
         drop(unsafe { Handle::from_parts(1, 1) });
+    }
+
+    /// Whatever the system's page: what is empty goes back, and a slot in use keeps two pages at most.
+    #[test]
+    fn empty_chunks_go_back_in_whole_pages_of_the_system() {
+        const SLOTS: u64 = 40_000;
+        const KEPT: PageIndex = PageIndex(20_000);
+        for page_bytes in [4096, 16384, 65536] {
+            if page_bytes < crate::system_page::size_bytes() {
+                continue;
+            }
+            let table_bytes = (SLOTS as usize * 8).next_multiple_of(page_bytes);
+            let region = Region::reserve(table_bytes, Backing::Private).unwrap();
+            let words = Words::over(region.with_system_pages(page_bytes));
+            let table: SlotTable = SlotTable::over(words, SLOTS).unwrap();
+            let resident_bytes = || table.words().region().resident_bytes();
+            let publish = |index, entry| table.lock(index).unwrap().publish(entry, Flags::NONE);
+            (0..SLOTS).for_each(|index| drop(publish(PageIndex(index), Entry::Empty)));
+            assert!(resident_bytes() >= SLOTS as usize * 8);
+
+            let _ = publish(KEPT, Entry::Same(7));
+            let mut forgotten = Vec::new();
+            table.give_back(|run| forgotten.push(run));
+            assert_eq!(resident_bytes(), CHUNK_PAGES * page_bytes);
+            let whole_checksums = |run: &Range<u64>| {
+                run.start.is_multiple_of(page_bytes as u64 / 4) && !run.contains(&KEPT.0)
+            };
+            assert!(forgotten.iter().all(whole_checksums), "{forgotten:?}");
+            assert_eq!(publish(KEPT, Entry::Empty), Entry::Same(7));
+            table.give_back(|_| {});
+            assert_eq!(resident_bytes(), 0, "pages of {page_bytes} bytes");
+            assert_eq!(table.next_touched(0), SLOTS);
+        }
     }
 
     /// Threads that hold the lock long enough for others to fall asleep.
@@ -79,7 +124,7 @@ mod words {
                             std::thread::sleep(std::time::Duration::from_micros(50));
                             inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
                         }
-                        let _ = guard.publish(Entry::Same(turn));
+                        let _ = guard.publish(Entry::Same(turn), Flags::NONE);
                     }
                 });
             }

@@ -14,7 +14,7 @@ pub(crate) fn too_many() -> Error {
 #[cfg(not(uzram_shuttle))]
 mod imp {
     use crate::error::Result;
-    use crate::region::{Backing, PAGE_BYTES, Region};
+    use crate::region::{Backing, Region};
     use crate::store::lock::Word;
 
     #[derive(Debug)]
@@ -23,9 +23,6 @@ mod imp {
     }
 
     impl Words {
-        /// Words that go back at once.
-        pub(crate) const PAGE_WORDS: usize = PAGE_BYTES / size_of::<Word>();
-
         pub(crate) fn reserve(words: u64, backing: Backing) -> Result<Words> {
             let bytes = words.checked_mul(size_of::<Word>() as u64);
             let bytes = bytes
@@ -40,10 +37,15 @@ mod imp {
             self.region.populate(0..self.region.length_bytes())
         }
 
+        /// Words that go back at once: those of a page of the system.
+        pub(crate) fn page_words(&self) -> usize {
+            self.region.page_bytes() / size_of::<Word>()
+        }
+
         /// Drops the page that begins with the word at `place`; false if the system keeps it.
         pub(crate) fn release(&self, place: usize) -> bool {
             let start = place * size_of::<Word>();
-            self.region.release(start..start + PAGE_BYTES)
+            self.region.release(start..start + self.region.page_bytes())
         }
 
         #[inline]
@@ -85,9 +87,6 @@ mod imp {
     }
 
     impl Words {
-        /// In a model a page is a word.
-        pub(crate) const PAGE_WORDS: usize = 1;
-
         pub(crate) fn reserve(words: u64, _backing: Backing) -> Result<Words> {
             Ok(Words {
                 words: (0..words).map(|_| Word::new(0)).collect(),
@@ -96,6 +95,11 @@ mod imp {
 
         pub(crate) fn populate(&self) -> Result<()> {
             Ok(())
+        }
+
+        /// In a model a page is a word.
+        pub(crate) fn page_words(&self) -> usize {
+            1
         }
 
         /// A system may refuse.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
 use crate::page::{self, PageIndex, Zeroing};
 use crate::pool::{Full, Handle, Room};
 use crate::stats::Counter;
@@ -157,9 +158,21 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         if range.is_empty() || is_zero_already(guard.entry(), patch) {
             return Ok(());
         }
+        // Others need the stream while this waits for a disk.
+        let fetched = match guard.entry() {
+            Entry::Back(_) => {
+                let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
+                self.load(&guard, &mut page)?;
+                Some(page)
+            }
+            _ => None,
+        };
         let mut stream = self.lease()?;
         let Stream { packer, page } = &mut *stream;
-        self.load(&guard, page)?;
+        match fetched {
+            Some(fetched) => page.copy_from_slice(&fetched),
+            None => self.load(&guard, page)?,
+        }
         match patch {
             Patch::Bytes(bytes) => page[range].copy_from_slice(bytes),
             Patch::Zeroes(_) => page[range].fill(0),
@@ -202,10 +215,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         };
         match self.pool.insert(bytes, Room::Any) {
             Ok(handle) => {
-                let checksum = self
-                    .checksums
-                    .as_ref()
-                    .map_or(0, |_| crc32fast::hash(bytes));
+                let checksum = self.checksum_of(bytes);
                 Ok(Prepared {
                     entry: entry(handle),
                     checksum,

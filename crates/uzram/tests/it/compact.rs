@@ -93,7 +93,9 @@ fn a_sparse_store_shrinks_in_every_pool() {
                 after.pages_compacted * 4096 >= gained,
                 "{store:?}: {after:?}"
             );
-            assert!(given_back >= gained, "the system has it too");
+            // Small blocks are emptied singly, and a larger page of the system goes back whole.
+            let goes_back = uzram::system_page::size_bytes() == 4096 || pool == "bestfit";
+            assert!(given_back >= gained || !goes_back, "the system has it too");
             assert_eq!(store.stats().mem_spare_bytes, after.mem_spare_bytes);
             check_and_empty(&store, &left);
         }
@@ -251,7 +253,7 @@ fn closed_blocks_are_no_reason_to_refuse_a_write() {
     for pool in uzram::pools() {
         let limit = 24 << 20;
         let builder = Store::builder().size(256 << 20).pool(pool);
-        let store = builder.mem_limit(limit).build().unwrap();
+        let store = builder.algorithm("lz4").mem_limit(limit).build().unwrap();
         let pages = limit >> 12;
         let page = |index| mixed(index * 8, 0, 4096);
         let fits = (0..pages * 8)

@@ -1,6 +1,7 @@
 //! The suites, and what they share: options, how long to measure, where to pin.
 
 pub(crate) mod codecs;
+pub(crate) mod cold;
 pub(crate) mod contention;
 pub(crate) mod devices;
 pub(crate) mod grid;

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{Block, Claim, CorpusFacts, GIT, Measured, PROFILE, Report, Standing};
+use super::{Block, Built, Claim, CorpusFacts, Measured, Report, Standing};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use chart::Chart;
@@ -83,12 +83,12 @@ fn head(report: &Report) -> Markup {
                 }
             }
             pre class="command" { code { (report.command) } }
-            (machine(&report.machine))
+            (machine(&report.machine, &report.built))
         }
     }
 }
 
-fn machine(machine: &Machine) -> Markup {
+fn machine(machine: &Machine, built: &Built) -> Markup {
     let wakeup = |ns: Option<u64>| match ns {
         Some(ns) => format!("{:.1} \u{b5}s", ns as f64 / 1e3),
         None => "\u{2013}".to_owned(),
@@ -101,8 +101,8 @@ fn machine(machine: &Machine) -> Markup {
         ("Kernel", format!("Linux {}", machine.kernel)),
         ("Wake-up, same CPU", wakeup(machine.wakeup_same_cpu_ns)),
         ("Wake-up, other CPU", wakeup(machine.wakeup_cross_cpu_ns)),
-        ("Revision", GIT.to_owned()),
-        ("Profile", PROFILE.to_owned()),
+        ("Revision", built.git.clone()),
+        ("Profile", built.profile.clone()),
     ];
     html! {
         dl class="facts" {

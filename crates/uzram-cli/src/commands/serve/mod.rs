@@ -2,20 +2,27 @@
 
 mod welcome;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+use uzram_frontends::nbd::Endpoint;
 use uzram_server::attachment::{Attach, Leftovers};
 use uzram_server::config::Config;
 use uzram_server::log_level;
 use uzram_server::service::{Notifier, inherited_sockets};
 use uzram_server::size::ram_bytes;
 use uzram_server::state::StateDir;
-use uzram_server::{DeviceConfig, Server, give_back_large_memory, sandbox, swap};
+use uzram_server::{
+    AllowedFiles, DeviceConfig, Server, ServerConfig, give_back_large_memory, metrics_endpoint,
+    sandbox, swap,
+};
 
-use super::{StateAt, absolute};
+use super::background::Background;
+use super::{StateAt, absolute, absolute_text};
 use crate::args::ServeArgs;
 use crate::failure::{Failure, Result};
 use crate::logger;
@@ -31,6 +38,13 @@ const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
 /// Runs the command. Returns when a signal has ended the server.
 pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     let plan = Plan::of(args)?;
+    if args.fork || args.run.is_some() {
+        return in_background(state, args);
+    }
+    if args.end_with_parent {
+        // Where it is refused, only a parent that is killed leaves a server behind.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    }
     logger::start(plan.log_level);
     if args.own_session {
         // Refused to the leader of a process group, which has no terminal's signals to fear.
@@ -50,14 +64,20 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     }
     // Everything that needs privileges or paths comes first, before there are threads.
     let state = state.open()?;
-    let prepared = Server::prepare(&state, &plan.devices, inherited_sockets()?)?;
+    let mut prepared = Server::prepare(&state, &plan.devices, inherited_sockets()?)?;
+    if let Some(metrics) = &plan.metrics {
+        prepared.listen_for_metrics(metrics)?;
+    }
     let config: Vec<&Path> = plan.config.as_deref().into_iter().collect();
     prepared.confine(&config, plan.sandbox);
     log::info!("sandbox: {}", sandbox::description());
-    let server = prepared.run(notifier)?;
+    let mut server = prepared.run(notifier)?;
+    if let Some(tree) = plan.tree {
+        server.mount_tree(&tree.directory, tree.template, tree.files)?;
+    }
     // The journal has the log's lines about the disks; what to type next is for people.
     if !logger::is_journal() {
-        print(&welcome(&server.devices()))?;
+        print(&welcome(&server.devices(), server.metrics(), server.tree()))?;
     }
     server.notifier().ready(&status(&server));
     loop {
@@ -81,6 +101,26 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     end_at_once_if_asked_again(signals, state, attached);
     drop(server);
     Ok(())
+}
+
+/// Has another process serve, for `--fork` and `--run`.
+fn in_background(state: StateAt<'_>, args: &ServeArgs) -> Result {
+    let mut arguments: Vec<OsString> = Vec::new();
+    let mut given = std::env::args_os().skip(1);
+    while let Some(word) = given.next() {
+        match word.to_str() {
+            Some("--fork") => {}
+            Some("--run") => drop(given.next()),
+            Some(text) if text.starts_with("--run=") => {}
+            _ => arguments.push(word),
+        }
+    }
+    let Some(command) = &args.run else {
+        return Background::start(arguments)?.welcome();
+    };
+    arguments.push("--end-with-parent".into());
+    let status = Background::start(arguments)?.run(state, command)?;
+    std::process::exit(status)
 }
 
 /// The names of the disks that the kernel uses.
@@ -118,6 +158,31 @@ struct Plan {
     config: Option<PathBuf>,
     log_level: Option<log::LevelFilter>,
     sandbox: sandbox::Mode,
+    metrics: Option<Endpoint>,
+    tree: Option<TreePlan>,
+}
+
+/// The tree to mount.
+struct TreePlan {
+    directory: PathBuf,
+    /// The disk that `hot_add` makes, but for its size.
+    template: DeviceConfig,
+    files: AllowedFiles,
+}
+
+impl TreePlan {
+    fn of(args: &ServeArgs, directory: &Path) -> Result<TreePlan> {
+        let files = args.tree_files.iter();
+        let files: Vec<_> = files
+            .map(|path| absolute("--tree-files", path))
+            .collect::<Result<_>>()?;
+        let given = &args.device.0;
+        Ok(TreePlan {
+            directory: absolute("--tree", directory)?,
+            template: given.clone().without("socket").template()?,
+            files: AllowedFiles::below(&files)?,
+        })
+    }
 }
 
 impl Plan {
@@ -129,12 +194,31 @@ impl Plan {
                 let (attach, why) = Attach::auto();
                 warn(&format!("attached as {}: {why}", attach.name()));
             }
-            let devices = vec![args.device.0.config()?];
+            let server = ServerConfig {
+                insecure: args.device.0.text("insecure").is_some(),
+                ..ServerConfig::default()
+            };
+            let metrics = metrics(args, server)?;
+            // It is meant for the metrics, where the disk has no use for it.
+            let given = match metrics.is_some() && args.device.0.text("listen").is_none() {
+                true => args.device.0.clone().without("insecure"),
+                false => args.device.0.clone(),
+            };
+            let tree = args.tree.as_deref();
+            let tree = tree
+                .map(|directory| TreePlan::of(args, directory))
+                .transpose()?;
+            let devices = match (&tree, given.text("size")) {
+                (Some(_), None) if given.text("name").is_none() => Vec::new(),
+                _ => vec![given.config()?],
+            };
             return Ok(Plan {
                 config: None,
+                metrics,
                 log_level: flag,
                 sandbox: mode(args, None, &devices),
                 devices,
+                tree,
             });
         };
         if let Some((option, _)) = args.device.0.iter().next() {
@@ -146,24 +230,40 @@ impl Plan {
         let config = Config::read(&path, ram_bytes())?;
         note_left_out(&config);
         Ok(Plan {
+            metrics: metrics(args, config.server.clone())?,
             sandbox: mode(args, config.server.sandbox, &config.devices),
             devices: config.devices,
             config: Some(path),
             log_level: flag.or(config.server.log_level),
+            tree: None,
         })
     }
 }
 
+/// The address of metrics that the flag asks for, or else the configuration file.
+fn metrics(args: &ServeArgs, mut server: ServerConfig) -> Result<Option<Endpoint>> {
+    if let Some(text) = &args.metrics {
+        let text = match text.contains('/') {
+            true => absolute_text("--metrics", text.as_ref())?,
+            false => text.clone(),
+        };
+        let endpoint = metrics_endpoint(&text);
+        server.metrics = Some(endpoint.map_err(|e| Failure::from(e).about("--metrics"))?);
+    }
+    server.check_reach()?;
+    Ok(server.metrics)
+}
+
 /// The sandbox that the flags ask for, or else the configuration file. There is none where a disk is
 /// attached: taking a mount, a loop device or a ublk device down again needs privileges that a sandbox
-/// gives up.
+/// gives up. A tree is a mount, and makes such disks.
 fn mode(
     args: &ServeArgs,
     configured: Option<sandbox::Mode>,
     devices: &[DeviceConfig],
 ) -> sandbox::Mode {
     let mut attached = devices.iter().map(|device| device.attach);
-    if args.no_sandbox || !attached.all(Attach::is_socket) {
+    if args.no_sandbox || args.tree.is_some() || !attached.all(Attach::is_socket) {
         return sandbox::Mode::Off;
     }
     match args.sandbox_log {

@@ -1,16 +1,20 @@
 //! The text that `uzram serve` prints once clients can connect.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use uzram::Store;
 use uzram_frontends::nbd::Endpoint;
-use uzram_server::Device;
 use uzram_server::size::human;
+use uzram_server::{Device, Live};
 
 use crate::commands::{attached, quoted};
 use crate::output::{Align, bold, columns};
 
 /// The lines for `devices`: for a single one all facts and commands, for several a table.
-pub fn welcome(devices: &[std::sync::Arc<Device>]) -> String {
+pub fn welcome(devices: &[Arc<Device>], metrics: Option<&Endpoint>, tree: Option<&Path>) -> String {
     let text = match devices {
+        [] if tree.is_some() => "No disk yet.\n".to_owned(),
         [] => "No disk yet. To make one: uzram add --size 1G\n".to_owned(),
         [device] => one(device),
         devices => several(devices),
@@ -24,17 +28,40 @@ pub fn welcome(devices: &[std::sync::Arc<Device>]) -> String {
         count if count == devices.len() => ", and what it holds is lost",
         _ => ", and what it holds in memory is lost",
     };
-    format!("{text}\nCtrl-C or SIGTERM ends it{end}.\n")
+    let metrics = metrics.map_or_else(String::new, scrape);
+    let tree = tree.map_or_else(String::new, files);
+    format!("{text}{metrics}{tree}\nCtrl-C or SIGTERM ends it{end}.\n")
 }
 
-fn several(devices: &[std::sync::Arc<Device>]) -> String {
-    let row = |device: &std::sync::Arc<Device>| {
+/// The lines to use zram's files with.
+fn files(tree: &Path) -> String {
+    let tree = quoted(&tree.to_string_lossy());
+    format!(
+        "{}\n  cat {tree}/class/zram-control/hot_add    # another disk; says its number\n  \
+         echo 1G > {tree}/block/uzram0/disksize\n",
+        bold("zram's files:")
+    )
+}
+
+/// The lines to fetch metrics with.
+fn scrape(metrics: &Endpoint) -> String {
+    let curl = match metrics {
+        Endpoint::Tcp(address) => format!("curl http://{address}/metrics"),
+        Endpoint::Unix(path) => format!(
+            "curl --unix-socket {} http://uzram/metrics",
+            quoted(&path.to_string_lossy())
+        ),
+    };
+    format!("{}\n  {curl}\n", bold("For Prometheus:"))
+}
+
+fn several(devices: &[Arc<Device>]) -> String {
+    let row = |device: &Arc<Device>| {
         let size = human(device.size_bytes());
         vec![
             format!("  {}", device.name()),
             size,
-            device
-                .store()
+            store_of(&device.live())
                 .map_or(device.kind().name(), Store::algorithm)
                 .to_owned(),
             device.uri(),
@@ -51,12 +78,16 @@ fn several(devices: &[std::sync::Arc<Device>]) -> String {
     )
 }
 
+fn store_of(live: &Option<Arc<Live>>) -> Option<&Store> {
+    live.as_deref().and_then(Live::store)
+}
+
 fn one(device: &Device) -> String {
     let facts = facts(device).map(|(what, value)| vec![format!("  {what}"), value]);
     let facts: Vec<_> = facts.collect();
     let name = device.name();
     let (setting, clients) = match (device.path(), device.guest_socket()) {
-        (Some(path), _) => (String::new(), attached::lines(path, name)),
+        (Some(path), _) => (String::new(), attached::lines(&path, name)),
         (_, Some(socket)) => (String::new(), attached::guest_lines(socket)),
         _ => (
             format!("  URI='{}'\n", device.uri()),
@@ -84,7 +115,8 @@ fn one(device: &Device) -> String {
 fn facts(device: &Device) -> impl Iterator<Item = (&'static str, String)> {
     let bytes = device.size_bytes();
     let mut facts = vec![("size", format!("{} ({bytes} bytes)", human(bytes)))];
-    if let Some(store) = device.store() {
+    let live = device.live();
+    if let Some(store) = store_of(&live) {
         let limit = match store.mem_limit() {
             0 => "none".to_owned(),
             bytes => format!("{} ({bytes} bytes)", human(bytes)),

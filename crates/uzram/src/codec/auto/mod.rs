@@ -22,6 +22,18 @@ use crate::page::Unit;
 
 pub(super) const NAME: &str = "auto";
 
+/// The look at a unit, whose cost the laboratory measures.
+#[cfg(feature = "lab")]
+pub fn looks_like_words(unit: &[u8]) -> bool {
+    look::is_words(unit)
+}
+
+/// The version of the code of words that runs here, by which the laboratory names its figures.
+#[cfg(feature = "lab")]
+pub fn words_version() -> &'static str {
+    Version::best().name()
+}
+
 /// Lz4's default.
 const ACCELERATION: i32 = 1;
 
@@ -167,7 +179,7 @@ mod tests {
         page.as_chunks_mut::<64>()
             .0
             .iter_mut()
-            .for_each(|line| line[..24].fill(0));
+            .for_each(|line| line[..24].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0].repeat(3)));
         page
     }
 

@@ -337,4 +337,4 @@ fn number_in(folder: &Path) -> Option<(u32, u32)> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

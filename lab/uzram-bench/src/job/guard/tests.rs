@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use uzram_testkit::Loop;
+
 use super::*;
 
 /// A tree like the kernel's: a disk 8:0 with a partition 8:1.
@@ -180,73 +182,11 @@ fn what_is_neither_a_device_nor_a_file_is_refused() {
     assert!(refusal(Path::new("/none/at/all"), &[]).contains("No such file"));
 }
 
-/// A loop device over a file of 16 MiB.
-pub(crate) struct Loop {
-    pub(crate) path: PathBuf,
-    folder: tempfile::TempDir,
-}
-
-impl Loop {
-    /// `None` where there can be none; then it says why.
-    pub(crate) fn new(megabytes: u64) -> Option<Loop> {
-        let left_out = |why: &str| eprintln!("left out: loop devices: {why}");
-        if !rustix::process::geteuid().is_root() {
-            left_out("need root");
-            return None;
-        }
-        let folder = ["/dev/shm", "/tmp"]
-            .iter()
-            .find_map(|at| tempfile::tempdir_in(at).ok());
-        let folder = folder.unwrap();
-        let file = folder.path().join("backing");
-        File::create(&file)
-            .unwrap()
-            .set_len(megabytes << 20)
-            .unwrap();
-        let made = Command::new("losetup")
-            .args(["--sector-size=4096", "--show", "--find"])
-            .arg(&file)
-            .output();
-        match made {
-            Ok(output) if output.status.success() => {
-                let path = String::from_utf8(output.stdout).unwrap();
-                Some(Loop {
-                    path: path.trim().into(),
-                    folder,
-                })
-            }
-            Ok(output) => {
-                left_out(String::from_utf8_lossy(&output.stderr).trim());
-                None
-            }
-            Err(error) => {
-                left_out(&error.to_string());
-                None
-            }
-        }
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) {
-        let status = Command::new(program)
-            .args(arguments)
-            .arg(&self.path)
-            .output();
-        assert!(status.unwrap().status.success(), "{program}");
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("umount")
-            .arg(self.folder.path().join("mnt"))
-            .output();
-        let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
-    }
-}
-
 #[test]
 fn a_device_with_a_file_system_is_refused_and_a_mounted_one_even_if_it_may_be_destroyed() {
-    let Some(device) = Loop::new(16) else { return };
+    let Some(device) = Loop::new(16 << 20) else {
+        return;
+    };
     let path = device.path.clone();
     drop(claim(&path, &[], &System::default()).unwrap());
     device.run("mkfs.ext4", &["-q", "-F"]);
@@ -278,7 +218,9 @@ fn a_device_with_a_file_system_is_refused_and_a_mounted_one_even_if_it_may_be_de
 
 #[test]
 fn a_claimed_device_is_nobody_elses_and_is_empty_again_afterwards() {
-    let Some(device) = Loop::new(16) else { return };
+    let Some(device) = Loop::new(16 << 20) else {
+        return;
+    };
     let claimed = claim(&device.path, &[], &System::default()).unwrap();
     assert_eq!(claimed.size_bytes(), 16 << 20);
     let text = refusal(&device.path, &[]);

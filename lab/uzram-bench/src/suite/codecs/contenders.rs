@@ -3,6 +3,7 @@
 use super::bare;
 use super::contender::{Contender, Copy, Engine, Setting};
 use super::foreign::{Snappy, Wkdm};
+use super::heaps::Looked;
 use crate::error::Result;
 use crate::peers::Peer;
 use crate::suite::Options;
@@ -29,8 +30,8 @@ pub(super) fn settings(options: &Options) -> Vec<Setting> {
     settings
 }
 
-/// The contenders: a copy, each setting behind the engine's interface with its library alone if it has one, and
-/// codecs of others, as the peers say.
+/// The contenders: a copy, each setting behind the engine's interface with its library alone if it has one,
+/// codecs of others, as the peers say, and lz4 after the look of `auto`.
 pub(super) fn all(settings: &[Setting], options: &Options) -> Result<Vec<Box<dyn Contender>>> {
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
     if options.against(Peer::Memcpy) {
@@ -47,6 +48,10 @@ pub(super) fn all(settings: &[Setting], options: &Options) -> Result<Vec<Box<dyn
     }
     if options.against(Peer::Wkdm) {
         contenders.push(Box::new(Wkdm::new()));
+    }
+    let has = |name: &str| settings.iter().any(|setting| setting.name() == name);
+    if has("lz4") && has("auto") {
+        contenders.push(Box::new(Looked::new()?));
     }
     Ok(contenders)
 }

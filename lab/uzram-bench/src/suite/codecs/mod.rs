@@ -5,6 +5,7 @@ mod bare;
 mod contender;
 mod contenders;
 mod foreign;
+mod heaps;
 mod jobs;
 mod passes;
 mod rejection;
@@ -22,6 +23,7 @@ use crate::sample::Series;
 use crate::stop::Stop;
 use crate::suite::{Options, Suite, Work};
 use contender::Setting;
+use heaps::{Heaps, LOOKED, is_for_words};
 use passes::{Figures, METRICS};
 
 /// Pages of a corpus that are measured, at most, evenly from all of it.
@@ -56,12 +58,14 @@ fn run(options: &Options, findings: &mut Findings) -> Result<()> {
     // With and without random pages.
     let steps_a_corpus = 1 + 2 * rejections.count();
     let mut progress = Progress::new(steps_a_corpus * options.corpora.len() + steps);
+    let mut heaps = Heaps::default();
     for corpus in &options.corpora {
         let mut block = Block::default();
         let measured = measure(corpus, options, &cpus, &mut block, &mut progress);
         findings.blocks.push(block);
-        measured?;
+        heaps.add(corpus, measured?);
     }
+    findings.blocks.extend(heaps.block());
     if wants_jobs {
         let mut block = Block {
             title: format!("jobs, {}: a static pattern of 5 bytes", jobs::ALGORITHM),
@@ -74,14 +78,14 @@ fn run(options: &Options, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Measures one corpus into `block`.
+/// Measures one corpus into `block`; the figures of the codecs.
 fn measure(
     corpus: &Corpus,
     options: &Options,
     cpus: &[usize],
     block: &mut Block,
     progress: &mut Progress,
-) -> Result<()> {
+) -> Result<Vec<Figures>> {
     // The last CPU: the first one is where interrupts go by default.
     let cpu = cpus[cpus.len() - 1];
     let pages = sample(corpus, options.quick);
@@ -91,8 +95,10 @@ fn measure(
         pages.len()
     );
     machine::pin_to(cpu)?;
-    let measured = codecs(corpus, &pages, options, cpu, block, progress)
-        .and_then(|()| rejections(corpus, &pages, options, cpu, block, progress));
+    let measured = codecs(corpus, &pages, options, cpu, block, progress).and_then(|figures| {
+        rejections(corpus, &pages, options, cpu, block, progress)?;
+        Ok(figures)
+    });
     machine::restrict_to(cpus)?;
     measured
 }
@@ -115,7 +121,7 @@ fn codecs(
     cpu: usize,
     block: &mut Block,
     progress: &mut Progress,
-) -> Result<()> {
+) -> Result<Vec<Figures>> {
     let settings = contenders::settings(options);
     let contenders = contenders::all(&settings, options)?;
     let (figures, lost) = passes::measure(pages, contenders, &corpus.name, options, progress)?;
@@ -128,13 +134,14 @@ fn codecs(
         .notes
         .extend(overview(&figures, &in_pool, bytes as usize));
     block.notes.push(undominated(&figures));
+    block.notes.extend(heaps::choices(&figures));
     block.tradeoffs.push(Tradeoff {
         title: "what density costs a write".to_owned(),
         across: "compress_p50",
         up: "compression_ratio",
         chosen: None,
     });
-    Ok(())
+    Ok(figures)
 }
 
 /// Memory that a store takes for all of `pages`, by setting, in bytes: with the pool's rounding.
@@ -155,8 +162,8 @@ fn in_pool(pages: &[&[u8]], settings: &[Setting], stop: &Stop) -> Result<Vec<(St
     settings.iter().map(weigh).collect()
 }
 
-/// Each metric of every contender, and of means each algorithm's over that of its library alone, and lz4's over
-/// that of each codec made for words.
+/// Each metric of every contender, and of means each algorithm's over that of its library alone, lz4's over that
+/// of each codec made for words, and lz4's after a look over its own.
 fn times(corpus: &str, figures: &[Figures], cpu: usize, bytes: u64, block: &mut Block) {
     let names: Vec<&str> = figures.iter().map(|one| one.name.as_str()).collect();
     for (at, metric) in METRICS.into_iter().enumerate() {
@@ -166,18 +173,14 @@ fn times(corpus: &str, figures: &[Figures], cpu: usize, bytes: u64, block: &mut 
         let is_mean = metric.ends_with("_mean");
         let pair = |top: &str, bottom: &str| {
             let is_library = bottom.strip_prefix("bare-") == Some(top);
-            is_mean && (is_library || top == "lz4" && is_for_words(bottom))
+            let is_looked = metric.starts_with("compress") && (top, bottom) == (LOOKED, "lz4");
+            is_mean && (is_library || is_looked || top == "lz4" && is_for_words(bottom))
         };
         cell.add_all(&names, &series, pair, block);
     }
 }
 
-/// Whether a contender is `words`, or `auto`, at any level.
-fn is_for_words(contender: &str) -> bool {
-    let algorithm = contender.split(':').next();
-    algorithm == Some("words") || algorithm == Some("auto")
-}
-
+/// The ratio of every contender, of those for words also over lz4's, and what a store takes.
 fn densities(
     corpus: &str,
     figures: &[Figures],
@@ -188,9 +191,11 @@ fn densities(
     let ratio = |of: f64| Series::from(vec![bytes as f64 / of]);
     let case = format!("{corpus}/ratio");
     let cell = Cell::new(case, ("compression_ratio", "x"), bytes);
-    for one in figures {
-        cell.add(&one.name, &ratio(one.compressed_bytes as f64), block);
-    }
+    let names: Vec<&str> = figures.iter().map(|one| one.name.as_str()).collect();
+    let ratios = figures.iter().map(|one| ratio(one.compressed_bytes as f64));
+    let ratios: Vec<Series> = ratios.collect();
+    let pair = |top: &str, bottom: &str| is_for_words(top) && bottom == "lz4";
+    cell.add_all(&names, &ratios, pair, block);
     let case = format!("{corpus}/ratio-in-pool");
     let cell = Cell::new(case, ("memory_ratio", "x"), bytes);
     for (algorithm, pool_bytes) in in_pool {
@@ -204,7 +209,8 @@ fn overview(figures: &[Figures], in_pool: &[(String, u64)], corpus_bytes: usize)
     let ratio = |bytes: f64| format!("{:.3}", corpus_bytes as f64 / bytes);
     let codecs = figures
         .iter()
-        .filter(|one| one.name != "memcpy" && !one.name.starts_with("bare-"));
+        .filter(|one| !["memcpy", LOOKED].contains(&one.name.as_str()))
+        .filter(|one| !one.name.starts_with("bare-"));
     let rows = codecs.map(|one| {
         let in_pool = in_pool.iter().find(|(name, _)| *name == one.name);
         format!(
@@ -299,7 +305,7 @@ mod tests {
             };
             expected.extend(levels);
         }
-        expected.extend(["snappy", "wkdm"]);
+        expected.extend(["snappy", "wkdm", LOOKED]);
         for case in [
             "/compress-p50",
             "/decompress-p99",
@@ -309,7 +315,7 @@ mod tests {
             assert_eq!(variants(case), expected, "{case}");
         }
         let ours = |name: &&str| {
-            !["memcpy", "snappy", "wkdm"].contains(name) && !name.starts_with("bare-")
+            !["memcpy", "snappy", "wkdm", LOOKED].contains(name) && !name.starts_with("bare-")
         };
         expected.retain(ours);
         assert_eq!(variants("/ratio-in-pool"), expected);

@@ -47,7 +47,9 @@ pub(super) struct Figures {
     pub(super) name: String,
     /// In the order of [`METRICS`].
     pub(super) times: [Series; METRICS.len()],
-    /// Bytes of all pages after compression, those that do not get smaller as they are.
+    /// Bytes of each page after compression, of those that do not get smaller as they are.
+    pub(super) lengths: Vec<u32>,
+    /// Bytes of all pages.
     pub(super) compressed_bytes: usize,
 }
 
@@ -94,10 +96,14 @@ pub(super) fn measure(
             false => Default::default(),
         })
     })?;
-    let figures = lanes.iter().zip(times).map(|(lane, times)| Figures {
-        name: lane.contender.name().to_owned(),
-        times,
-        compressed_bytes: lane.places.iter().map(|(_, length)| *length as usize).sum(),
+    let figures = lanes.iter().zip(times).map(|(lane, times)| {
+        let lengths: Vec<u32> = lane.places.iter().map(|(_, length)| *length).collect();
+        Figures {
+            name: lane.contender.name().to_owned(),
+            times,
+            compressed_bytes: lengths.iter().map(|length| *length as usize).sum(),
+            lengths,
+        }
     });
     Ok((figures.collect(), lost))
 }

@@ -37,7 +37,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 pub(crate) const SUITE: Suite<DevicesArgs> = Suite {
     name: "devices",
     peers: &Peer::DEVICES,
-    algorithms: &[],
+    algorithms: &["lz4"],
     corpus: None,
     work: Work::Timed,
     plan: |_, args| {

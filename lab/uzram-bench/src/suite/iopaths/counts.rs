@@ -4,10 +4,10 @@
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use crate::swap::IoPath;
 use uzram::{
     Bio, BioPool, BlockDevice, Direction, EndIo, PageBuffer, PageIndex, PageTransfer, Waiter,
 };
-use uzram_pager::swap::IoPath;
 
 use super::devices::Nothing;
 use crate::error::{Error, Result};

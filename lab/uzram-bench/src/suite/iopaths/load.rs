@@ -1,8 +1,8 @@
 //! A program with more pages than memory, in the manner of pmbench: it reads and writes pages of its
 //! working set in some pattern; a part of them fits, the rest is swapped.
 
+use crate::swap::{SwapArea, SwapSlot};
 use uzram::PageBuffer;
-use uzram_pager::swap::{SwapArea, SwapSlot};
 
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
@@ -217,9 +217,9 @@ impl<'a> Load<'a> {
 mod tests {
     use std::sync::Arc;
 
+    use crate::swap::IoPath;
     use uzram::BlockDevice;
     use uzram_media::Brd;
-    use uzram_pager::swap::IoPath;
 
     use super::*;
 

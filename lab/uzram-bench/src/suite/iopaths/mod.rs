@@ -13,9 +13,9 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::swap::{IoPath, SwapArea};
 use uzram::{BlockDevice, PageIndex, PageTransfer};
 use uzram_media::Persistence;
-use uzram_pager::swap::{IoPath, SwapArea};
 
 use crate::corpus::PAGE_BYTES;
 use crate::error::Result;

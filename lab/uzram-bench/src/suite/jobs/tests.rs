@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use uzram_testkit::Loop;
+
 use super::*;
-use crate::job::guard::tests::Loop;
 use crate::machine::Machine;
-use crate::report::{self, CorpusFacts, Report};
+use crate::report::{self, Built, CorpusFacts, Report};
 use crate::suite::two_runs;
 
 fn options() -> Options {
@@ -26,6 +27,7 @@ fn report(findings: Findings) -> Report {
     Report {
         suite: "jobs",
         command: "uzram-bench jobs".to_owned(),
+        built: Built::this(),
         machine: Machine::survey(),
         corpora: options().corpora.iter().map(CorpusFacts::from).collect(),
         blocks: findings.blocks,
@@ -152,7 +154,9 @@ fn what_cannot_be_run_is_refused_before_anything_is_written() {
 
 #[test]
 fn a_device_that_is_too_small_is_refused_with_both_sizes() {
-    let Some(device) = Loop::new(1) else { return };
+    let Some(device) = Loop::new(1 << 20) else {
+        return;
+    };
     let args = JobsArgs {
         fio: vec!["size=2m".to_owned()],
         on: vec![device.path.display().to_string()],

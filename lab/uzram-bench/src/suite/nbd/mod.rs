@@ -36,7 +36,7 @@ const FIO_PAGES: usize = 16_384;
 pub(crate) const SUITE: Suite = Suite {
     name: "nbd",
     peers: &Peer::NBD,
-    algorithms: &[],
+    algorithms: &["lz4", "zstd"],
     corpus: None,
     work: Work::Timed,
     plan: |_, ()| Ok(Box::new(run)),

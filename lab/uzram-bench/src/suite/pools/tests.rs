@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::machine::Machine;
 use crate::peers::Peer;
-use crate::report::{self, CorpusFacts, Report};
+use crate::report::{self, Built, CorpusFacts, Report};
 use crate::stop::Stop;
 use crate::suite::Schedule;
 
@@ -93,6 +93,7 @@ fn check_report(options: &Options, blocks: Vec<Block>) {
         suite: "pools",
         headline: None,
         command: "uzram-bench pools".to_owned(),
+        built: Built::this(),
         machine: Machine::survey(),
         corpora: options.corpora.iter().map(CorpusFacts::from).collect(),
         blocks,

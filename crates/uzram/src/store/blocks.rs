@@ -1,0 +1,149 @@
+//! The blocks of a backing file: those that are taken, and free ones that still take room on the disk.
+//!
+//! Two bits per block that was ever used. The lowest free block is taken first, so a file stays as short as it can.
+
+use std::ops::Range;
+
+use crate::error::Result;
+use crate::memory;
+
+const BITS: u64 = u64::BITS as u64;
+
+/// The blocks of a file. Block 0 is nobody's.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    count: u64,
+    taken: Vec<u64>,
+    /// Free, and not made a hole yet.
+    stale: Vec<u64>,
+    /// No word before this one has a free block.
+    first_free: usize,
+    /// No word before this one has a stale block.
+    first_stale: usize,
+}
+
+impl Blocks {
+    pub fn new(count: u64) -> Blocks {
+        Blocks {
+            count,
+            taken: Vec::new(),
+            stale: Vec::new(),
+            first_free: 0,
+            first_stale: 0,
+        }
+    }
+
+    /// Takes the lowest free block. None: all are taken.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub fn take(&mut self) -> Result<Option<u64>> {
+        while self.taken.get(self.first_free) == Some(&u64::MAX) {
+            self.first_free += 1;
+        }
+        let word = self.first_free;
+        if word == self.taken.len() {
+            memory::push(&mut self.stale, 0)?;
+            if let Err(error) = memory::push(&mut self.taken, u64::from(word == 0)) {
+                self.stale.pop();
+                return Err(error);
+            }
+        }
+        let bit = u64::from(self.taken[word].trailing_ones());
+        let number = word as u64 * BITS + bit;
+        if number >= self.count {
+            return Ok(None);
+        }
+        self.taken[word] |= 1 << bit;
+        self.stale[word] &= !(1 << bit);
+        Ok(Some(number))
+    }
+
+    /// Gives a block back that was taken.
+    pub fn give(&mut self, number: u64) {
+        let (word, bit) = ((number / BITS) as usize, 1 << (number % BITS));
+        let Some(taken) = self.taken.get_mut(word).filter(|taken| **taken & bit != 0) else {
+            debug_assert!(false, "block {number} is free");
+            return;
+        };
+        *taken &= !bit;
+        self.stale[word] |= bit;
+        self.first_free = self.first_free.min(word);
+        self.first_stale = self.first_stale.min(word);
+    }
+
+    /// Takes stale blocks in a row, to make a hole of them.
+    pub fn begin_discard(&mut self) -> Option<Range<u64>> {
+        while self.stale.get(self.first_stale) == Some(&0) {
+            self.first_stale += 1;
+        }
+        let word = self.first_stale;
+        let stale = *self.stale.get(word)?;
+        let first = stale.trailing_zeros();
+        let length = (stale >> first).trailing_ones();
+        let mask = u64::MAX >> (u64::BITS - length) << first;
+        self.stale[word] &= !mask;
+        self.taken[word] |= mask;
+        let start = word as u64 * BITS + u64::from(first);
+        Some(start..start + u64::from(length))
+    }
+
+    /// Frees what [`Blocks::begin_discard`] took.
+    pub fn end_discard(&mut self, run: Range<u64>) {
+        let (word, first) = ((run.start / BITS) as usize, run.start % BITS);
+        let mask = u64::MAX >> (BITS - (run.end - run.start)) << first;
+        self.taken[word] &= !mask;
+        self.first_free = self.first_free.min(word);
+    }
+}
+
+#[cfg(all(test, not(uzram_shuttle)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "all of this is a test")]
+
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use uzram_testkit::Rng;
+
+    /// Against a set of numbers: no block has two owners, the lowest comes first, and what is being discarded is nobody's.
+    #[test]
+    fn a_map_of_blocks_is_a_set() {
+        let (mut blocks, mut rng) = (Blocks::new(200), Rng::new(1));
+        let mut free: BTreeSet<u64> = (1..200).collect();
+        let mut stale = BTreeSet::new();
+        let (mut taken, mut runs) = (Vec::new(), Vec::new());
+        for _ in 0..20_000 {
+            match rng.below(8) {
+                0..=3 => {
+                    let number = blocks.take().unwrap();
+                    assert_eq!(number, free.pop_first());
+                    if let Some(number) = number {
+                        stale.remove(&number);
+                        taken.push(number);
+                    }
+                }
+                4..=5 if !taken.is_empty() => {
+                    let number = taken.swap_remove(rng.below(taken.len()));
+                    blocks.give(number);
+                    assert!(free.insert(number) && stale.insert(number));
+                }
+                6 => {
+                    let run = blocks.begin_discard();
+                    assert_eq!(run.is_none(), stale.is_empty());
+                    for number in run.clone().into_iter().flatten() {
+                        assert!(stale.remove(&number) && free.remove(&number));
+                    }
+                    runs.extend(run);
+                }
+                7 if !runs.is_empty() => {
+                    let run = runs.swap_remove(rng.below(runs.len()));
+                    blocks.end_discard(run.clone());
+                    free.extend(run);
+                }
+                _ => {}
+            }
+        }
+        assert!(!taken.contains(&0));
+    }
+}

@@ -1,0 +1,47 @@
+//! A number of 32 bits for each page, which some stores keep beside the slot table. It is written and read under the
+//! slot's lock.
+
+use std::ops::Range;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::page::PageIndex;
+use crate::region::{Backing, Region};
+use crate::sync::MappedU32;
+
+/// One number for each page.
+#[derive(Debug)]
+pub(super) struct SideTable {
+    region: Region,
+}
+
+impl SideTable {
+    /// Zeroes for this many pages. Memory is taken as they are written.
+    pub(super) fn reserve(pages: u64, backing: Backing) -> Result<SideTable> {
+        let bytes = usize::try_from(pages)
+            .ok()
+            .and_then(|n| n.checked_mul(size_of::<MappedU32>()));
+        let bytes = bytes.ok_or_else(|| {
+            let text = "checksums or ages exceed the address space; choose a smaller size";
+            Error::new(ErrorKind::NoMemory, text)
+        })?;
+        let region = Region::reserve(bytes, backing)?;
+        Ok(SideTable { region })
+    }
+
+    /// Makes all of it resident.
+    pub(super) fn populate(&self) -> Result<()> {
+        self.region.populate(0..self.region.length_bytes())
+    }
+
+    #[inline]
+    pub(super) fn cell(&self, index: PageIndex) -> &MappedU32 {
+        &self.region.half_words()[index.0 as usize]
+    }
+
+    /// Gives the memory of these slots' numbers back, while the slots are locked.
+    pub(super) fn forget(&self, indices: Range<u64>) {
+        let bytes = |index: u64| index as usize * size_of::<MappedU32>();
+        let end = bytes(indices.end).next_multiple_of(self.region.page_bytes());
+        self.region.release(bytes(indices.start)..end);
+    }
+}

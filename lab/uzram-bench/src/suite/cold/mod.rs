@@ -1,0 +1,228 @@
+//! Suite `cold`: what recompression and writing back gain, and what they cost.
+//!
+//! A store is filled with the pages of a corpus, and six of ten are left idle. Then the idle ones are packed again by a
+//! denser codec, those that this did not make smaller go to a file, and at last all that are idle. Between these steps
+//! the pool is compacted and weighed. The passes are timed beside the least that they could do: both codecs alone on the
+//! same pages, and direct writes of as many pages to the same file.
+
+mod floor;
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uzram::{ColdPages, Compression, PageIndex, Recompression, Store, Unit};
+
+use crate::corpus::{Corpus, PAGE_BYTES};
+use crate::cpu_time::CpuTime;
+use crate::error::{Error, Result};
+use crate::figures::Cell;
+use crate::folder::Folder;
+use crate::progress::Progress;
+use crate::report::{Block, Findings};
+use crate::sample::Series;
+use crate::suite::{Options, SUBJECT, Suite, Work};
+use crate::workload::{Generation, Workload};
+use floor::{per_page, spent_since};
+
+/// The working set in bytes, and with `--quick`.
+const BYTES: [usize; 2] = [256 << 20, 32 << 20];
+/// Runs of each corpus.
+const RUNS: [usize; 2] = [5, 3];
+/// Idle pages of ten.
+const IDLE_OF_TEN: usize = 6;
+/// Most pages of a kind whose reads are timed.
+const READS_MAX: usize = 2000;
+/// The codec that packs again.
+const SECONDARY: &str = "zstd";
+
+/// The suite.
+pub(crate) const SUITE: Suite = Suite {
+    name: "cold",
+    peers: &[],
+    algorithms: &["lz4", "auto"],
+    corpus: None,
+    work: Work::Fixed,
+    plan: |_, ()| Ok(Box::new(run)),
+};
+
+/// The figures of a run, each with the end of its case, its variant and its metric.
+const FIGURES: [(&str, &str, (&str, &str)); 12] = [
+    ("memory/filled", SUBJECT, MEMORY),
+    ("memory/recompressed", SUBJECT, MEMORY),
+    ("memory/incompressible-back", SUBJECT, MEMORY),
+    ("memory/idle-back", SUBJECT, MEMORY),
+    ("recompression", SUBJECT, CPU_TIME),
+    ("recompression", "both-codecs", CPU_TIME),
+    ("writeback", SUBJECT, TIME),
+    ("writeback", "direct-writes", TIME),
+    ("writeback", "direct-writes-synced", TIME),
+    ("read/packed", SUBJECT, TIME),
+    ("read/recompressed", SUBJECT, TIME),
+    ("read/written-back", SUBJECT, TIME),
+];
+const MEMORY: (&str, &str) = ("pool_memory", "MiB");
+const TIME: (&str, &str) = ("time_per_page", "ns");
+const CPU_TIME: (&str, &str) = ("cpu_time_per_page", "ns");
+
+/// Pairs of figures whose ratio is shown.
+const RATIOS: [(usize, usize); 6] = [(1, 0), (2, 0), (3, 0), (4, 5), (7, 6), (8, 6)];
+
+fn run(options: &Options, findings: &mut Findings) -> Result<()> {
+    let quick = usize::from(options.quick);
+    let cases = options.corpora.len() * options.algorithms.len();
+    let mut progress = Progress::new(cases);
+    for corpus in &options.corpora {
+        let workload = Workload::with_bytes(corpus.pages(), BYTES[quick])?;
+        for algorithm in &options.algorithms {
+            let case = format!("{}/{algorithm}", corpus.name);
+            let mut series: [Series; FIGURES.len()] = Default::default();
+            for run in 0..RUNS[quick] {
+                options.stop.check()?;
+                progress.at(&case, run as f64 / RUNS[quick] as f64);
+                let figures = one_run(&workload, algorithm)?;
+                for (series, figure) in series.iter_mut().zip(figures) {
+                    series.push(figure);
+                }
+            }
+            progress.step();
+            let block = report(corpus, algorithm, &workload, &series);
+            findings.blocks.push(block);
+        }
+    }
+    Ok(())
+}
+
+fn report(corpus: &Corpus, algorithm: &str, workload: &Workload, series: &[Series]) -> Block {
+    let cell = |figure: usize| {
+        let (case, _, metric) = FIGURES[figure];
+        let case = format!("{}/{algorithm}/{case}", corpus.name);
+        Cell::new(case, metric, workload.bytes() as u64)
+    };
+    let mut block = Block {
+        title: format!(
+            "{} {algorithm}: {} MiB, {IDLE_OF_TEN} of ten pages idle, packed again by {SECONDARY}",
+            corpus.name,
+            workload.bytes() >> 20
+        ),
+        ..Block::default()
+    };
+    for (figure, series) in series.iter().enumerate() {
+        cell(figure).add(FIGURES[figure].1, series, &mut block);
+    }
+    for (top, bottom) in RATIOS {
+        let side = |figure: usize| {
+            // Steps of one variant are told apart by their cases.
+            let (case, variant, metric) = FIGURES[figure];
+            let name = if metric == MEMORY { case } else { variant };
+            (name, &series[figure])
+        };
+        cell(top).compare(side(top), side(bottom), &mut block);
+    }
+    block
+}
+
+/// All steps once, in the order of [`FIGURES`].
+fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGURES.len()]> {
+    let folder = Folder::new()?;
+    let path = folder.path().join("backing");
+    let secondary = Compression::new(SECONDARY, Unit::DEFAULT)?;
+    let store = Store::builder()
+        .size(workload.bytes() as u64)
+        .algorithm(algorithm)
+        .secondary(1, Arc::clone(&secondary))
+        .backing_file(create(&path)?)
+        .build()?;
+    for place in 0..workload.pages() {
+        let page = workload.page(place, Generation::First);
+        store.write(PageIndex(place as u64), page)?;
+    }
+    let filled = weigh(&store)?;
+    idle_but_some(&store, workload)?;
+    let idle = Recompression {
+        pages: ColdPages::Idle,
+        ..Recompression::new(1)
+    };
+    let start = CpuTime::now()?;
+    let done = store.recompress(&idle, &mut || true)?;
+    let recompression = per_page(spent_since(start)?, done.pages_tried);
+    let recompressed = weigh(&store)?;
+    let both_codecs = floor::both_codecs(workload, algorithm, &secondary, is_idle)?;
+    let read = |wanted: &dyn Fn(usize) -> bool| read_some(&store, workload, wanted);
+    let read_packed = read(&|place| !is_idle(place))?;
+    let read_recompressed = read(&is_idle)?;
+
+    let start = Instant::now();
+    let mut written = store.write_back_cold(ColdPages::Incompressible, &mut || true)?;
+    let mut writing = start.elapsed();
+    let incompressible_back = weigh(&store)?;
+    // A try to pack a page took its mark.
+    idle_but_some(&store, workload)?;
+    let start = Instant::now();
+    written += store.write_back_cold(ColdPages::Idle, &mut || true)?;
+    writing += start.elapsed();
+    let idle_back = weigh(&store)?;
+    let read_back = read(&is_idle)?;
+    let batch = store.writeback_batch_pages();
+    drop(store);
+    let direct = |syncs| floor::direct_writes(&path, workload, written as usize, batch, syncs);
+    Ok([
+        filled,
+        recompressed,
+        incompressible_back,
+        idle_back,
+        recompression,
+        both_codecs,
+        per_page(writing, written),
+        direct(false)?,
+        direct(true)?,
+        read_packed,
+        read_recompressed,
+        read_back,
+    ])
+}
+
+fn create(path: &Path) -> Result<File> {
+    let mut options = File::options();
+    let file = options.read(true).write(true).create_new(true).open(path);
+    file.map_err(|error| Error::io("the backing file", error))
+}
+
+fn is_idle(place: usize) -> bool {
+    place % 10 < IDLE_OF_TEN
+}
+
+/// Marks all pages and uses those that are not to stay so.
+fn idle_but_some(store: &Store, workload: &Workload) -> Result<()> {
+    store.mark_idle();
+    let mut page = [0; PAGE_BYTES];
+    for place in (0..workload.pages()).filter(|place| !is_idle(*place)) {
+        store.read(PageIndex(place as u64), &mut page)?;
+    }
+    Ok(())
+}
+
+/// Memory of the pool after compaction, in MiB.
+fn weigh(store: &Store) -> Result<f64> {
+    while store.compact(Duration::from_secs(1))? {}
+    Ok(store.mem_used_bytes() as f64 / f64::from(1 << 20))
+}
+
+/// The time of a read, over some of the places that are wanted, at random. Each page is compared.
+fn read_some(store: &Store, workload: &Workload, wanted: &dyn Fn(usize) -> bool) -> Result<f64> {
+    let places = (0..workload.chunks()).flat_map(|chunk| workload.random_places(chunk));
+    let places = places.map(|place| *place as usize);
+    let (mut spent, mut reads) = (Duration::ZERO, 0);
+    let mut page = [0; PAGE_BYTES];
+    for place in places.filter(|place| wanted(*place)).take(READS_MAX) {
+        let start = Instant::now();
+        store.read(PageIndex(place as u64), &mut page)?;
+        spent += start.elapsed();
+        reads += 1;
+        if page[..] != *workload.page(place, Generation::First) {
+            return Err(Error::Failed(format!("page {place} holds other bytes")));
+        }
+    }
+    Ok(per_page(spent, reads))
+}

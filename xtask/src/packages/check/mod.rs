@@ -1,0 +1,136 @@
+//! Packages, used as their users use them: lintian reads the Debian package, a clean system gets it, an upgrade and a
+//! purge, and two programs run the container image.
+
+mod clean_system;
+mod containers;
+mod recipes;
+mod server;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::deb::{self, debian_package};
+use super::parts::{Parts, VERSION};
+use super::{image, tarball};
+use crate::clean_root;
+use crate::install::{self, Tool};
+use crate::process;
+use crate::report::Report;
+use crate::workspace;
+
+const LINTIAN_LIMIT: Duration = Duration::from_secs(120);
+
+struct Check {
+    name: &'static str,
+    tools: &'static [&'static [Tool]],
+    needs_root: bool,
+    run: fn(&Parts) -> Result<String, String>,
+}
+
+const CHECKS: &[Check] = &[
+    Check {
+        name: "the same parts give the same packages",
+        tools: &[tarball::TOOLS, deb::TOOLS],
+        needs_root: false,
+        run: same_again,
+    },
+    Check {
+        name: "lintian has no tag without a reason",
+        tools: &[deb::TOOLS, &[install::LINTIAN]],
+        needs_root: false,
+        run: lintian,
+    },
+    Check {
+        name: "installed, upgraded and purged with a disk up",
+        tools: &[deb::TOOLS, clean_root::TOOLS],
+        needs_root: true,
+        run: clean_system::live,
+    },
+    Check {
+        name: "the image serves in podman and in runc",
+        tools: &[image::TOOLS, &[install::PODMAN, install::RUNC]],
+        needs_root: true,
+        run: containers::serve,
+    },
+    Check {
+        name: "the commands of docs/recipes work",
+        tools: &[
+            image::TOOLS,
+            &[
+                install::PODMAN,
+                install::RUNC,
+                install::NBDINFO,
+                install::NBDCOPY,
+                install::MKFS,
+                install::UNSHARE,
+            ],
+        ],
+        needs_root: true,
+        run: recipes::run,
+    },
+];
+
+type Make = fn(&Parts) -> Result<PathBuf, String>;
+
+/// Checks the packages of `parts`.
+pub fn check(parts: &Parts, report: &mut Report) {
+    let is_root = rustix::process::geteuid().is_root();
+    for check in CHECKS {
+        let tools: Vec<Tool> = check.tools.iter().copied().flatten().copied().collect();
+        let missing = install::missing(&tools);
+        if !missing.is_empty() {
+            let packages = install::packages(&missing);
+            let what = format!("dist: {} (no {})", check.name, packages.join(", "));
+            report.leave_out(what, &packages);
+        } else if check.needs_root && !is_root {
+            report.leave_out(format!("dist: {} (needs root)", check.name), &[]);
+        } else {
+            let started = Instant::now();
+            let result = (check.run)(parts);
+            report.check(&format!("dist: {}", check.name), started.elapsed(), result);
+        }
+    }
+}
+
+/// Each made once more, at another time.
+fn same_again(parts: &Parts) -> Result<String, String> {
+    let makes: [Make; 2] = [tarball::tarball, |parts| debian_package(parts, VERSION)];
+    for (make, file) in makes
+        .into_iter()
+        .zip([tarball::file(parts), deb::file(parts, VERSION)])
+    {
+        let first = bytes(&file)?;
+        // Times of files are whole seconds.
+        std::thread::sleep(Duration::from_millis(1100));
+        if bytes(&make(parts)?)? != first {
+            return Err(format!("{}: other bytes the second time", file.display()));
+        }
+    }
+    Ok(String::new())
+}
+
+fn bytes(file: &Path) -> Result<Vec<u8>, String> {
+    fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+fn lintian(parts: &Parts) -> Result<String, String> {
+    let mut lintian = workspace::command(install::LINTIAN.program);
+    lintian.args([
+        "--allow-root",
+        "--no-cfg",
+        "--pedantic",
+        "--display-info",
+        "--tag-display-limit",
+        "0",
+    ]);
+    let said = process::succeed(lintian.arg(deb::file(parts, VERSION)), LINTIAN_LIMIT)?.stdout;
+    let tags: Vec<&str> = said
+        .lines()
+        .filter(|line| !line.starts_with("N: "))
+        .collect();
+    match tags.is_empty() {
+        true => Ok(String::new()),
+        false => Err(tags.join("\n")),
+    }
+}
