@@ -10,11 +10,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub mod btt;
 #[path = "args_device.rs"]
 pub mod device;
+#[path = "args_run.rs"]
+pub mod run;
 #[path = "args_show.rs"]
 pub mod show;
 
 use btt::BttArgs;
 use device::{DeviceArgs, UpDeviceArgs};
+pub use run::RunArgs;
 pub use show::{ListArgs, MetricsArgs, StatArgs, TopArgs, ViewArgs, ZramctlArgs};
 
 /// Compressed RAM disks in user space: zram's job, words and counters, without the kernel module
@@ -27,6 +30,7 @@ Start here:
   uzram serve --size 1G         a compressed RAM disk, served over NBD
   uzram doctor                  what this kernel offers, the best command here
   uzram up --swap               compressed memory as swap, until uzram down swap0
+  uzram run --memory 2G -- make a program in 2 GiB of memory, the rest compressed
   uzram stat                    what it holds, by zram's counters
   uzram COMMAND --help          examples of every command
 
@@ -49,6 +53,10 @@ pub enum Command {
     Serve(ServeArgs),
     Up(UpArgs),
     Down(DownArgs),
+    Run(RunArgs),
+    /// The server that `run` starts beside the program
+    #[command(hide = true)]
+    RunServer,
     Doctor(DoctorArgs),
     Add(AddArgs),
     Remove(RemoveArgs),

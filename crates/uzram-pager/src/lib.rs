@@ -36,7 +36,8 @@ mod spill;
 mod statistics;
 mod sync;
 mod turns;
-mod uffd;
+#[doc(hidden)]
+pub mod uffd;
 
 pub use allocator_api2;
 pub use global::CompressedGlobal;

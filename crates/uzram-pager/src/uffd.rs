@@ -7,6 +7,7 @@
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +21,11 @@ use rustix::mm::UserfaultfdFlags;
 use uzram::{Error, ErrorKind, Result};
 
 use crate::handler::FaultHandler;
-use crate::mapping::{Mapping, PAGE_BYTES};
+use crate::mapping::PAGE_BYTES;
 use crate::populated;
 
 /// Most messages that one read takes.
-pub(crate) const MESSAGES_MAX: usize = 16;
+pub const MESSAGES_MAX: usize = 16;
 
 /// The first descriptor that may be used: below are the standard streams, into which a panic's message goes.
 const DESCRIPTOR_MIN: i32 = 3;
@@ -32,6 +33,7 @@ const DESCRIPTOR_MIN: i32 = 3;
 /// Numbers of `linux/userfaultfd.h`.
 const GROUP: u8 = 0xAA;
 const API: u64 = 0xAA;
+const FEATURE_EVENT_FORK: u64 = 1 << 1;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
@@ -49,6 +51,7 @@ const FEATURES: u64 = FEATURE_EVENT_REMAP
 const USER_MODE_ONLY: u32 = 1;
 const REGISTER_MISSING: u64 = 1;
 const EVENT_PAGEFAULT: u8 = 0x12;
+const EVENT_FORK: u8 = 0x13;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
@@ -56,7 +59,7 @@ const FLAG_WRITE: u64 = 1;
 
 /// A message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub enum Message {
     /// A thread waits for the page at an address.
     Fault {
         address: u64,
@@ -65,6 +68,8 @@ pub(crate) enum Message {
     },
     /// The program is about to discard these addresses.
     Removed { start: u64, end: u64 },
+    /// The program has forked: the descriptor, which is nobody's yet, serves the child's ranges. See [`Uffd::of_child`].
+    Forked { descriptor: i32 },
     /// The program has unmapped these addresses.
     Unmapped { start: u64, end: u64 },
     /// The program has moved these addresses: the first is `to` now. Their empty pages are served there, too.
@@ -74,7 +79,7 @@ pub(crate) enum Message {
 /// The fate of those that wait for pages which arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Then {
+pub enum Then {
     Wake = 0,
     /// They wait on: `UFFDIO_*_MODE_DONTWAKE`.
     Wait = 1,
@@ -82,7 +87,7 @@ pub(crate) enum Then {
 
 /// The outcome of a request for some pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Done {
+pub struct Done {
     /// Pages done, from the first on.
     pub pages: usize,
     /// Why not all. After some pages the reason is always `EAGAIN`.
@@ -91,7 +96,7 @@ pub(crate) struct Done {
 
 /// A descriptor. Who opened it owns it; a thread with a table of its own may have it there under the same number.
 #[derive(Debug)]
-pub(crate) struct Uffd {
+pub struct Uffd {
     descriptor: ManuallyDrop<OwnedFd>,
     /// Tells the file from others. The program's threads use the descriptor where handlers answer, and may close it.
     identity: Option<Identity>,
@@ -113,7 +118,7 @@ impl Uffd {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] with what is missing or not permitted, and the remedy.
-    pub(crate) fn open(handler: FaultHandler) -> Result<Uffd> {
+    pub fn open(handler: FaultHandler) -> Result<Uffd> {
         let (flag, feature) = match handler {
             FaultHandler::OwnThread => (0, 0),
             FaultHandler::FaultingThread => (USER_MODE_ONLY, FEATURE_SIGBUS),
@@ -133,7 +138,47 @@ impl Uffd {
             FaultHandler::OwnThread => None,
             FaultHandler::FaultingThread => Some(identity_of(&descriptor).map_err(failed)?),
         };
-        let uffd = Uffd {
+        let uffd = Uffd::over(descriptor, identity);
+        uffd.begin(feature)?;
+        Ok(uffd)
+    }
+
+    /// A descriptor that another process has opened for its own memory, and has not used yet. It tells of that process's
+    /// forks, too, for which its opener's rights do not matter, but the caller's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] with what is missing or not permitted, and the remedy.
+    pub fn of_another(descriptor: OwnedFd) -> Result<Uffd> {
+        let uffd = Uffd::over(descriptor, None);
+        uffd.begin(FEATURE_EVENT_FORK)?;
+        Ok(uffd)
+    }
+
+    /// Whether [`Uffd::of_another`] would work for this process.
+    ///
+    /// # Errors
+    /// As it and [`Uffd::open`].
+    pub fn check_others() -> Result<()> {
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+        // SAFETY: the call is safe, and this function keeps the descriptor to itself.
+        let descriptor = unsafe { rustix::mm::userfaultfd(flags) }.map_err(not_permitted)?;
+        Uffd::of_another(descriptor).map(drop)
+    }
+
+    /// The descriptor of a child's memory.
+    ///
+    /// # Safety
+    /// `descriptor` is of a [`Message::Forked`], and no other value owns it.
+    pub unsafe fn of_child(descriptor: i32) -> Uffd {
+        // SAFETY: the caller's.
+        let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        // The child's is as its parent's, but for the flag by which reads do not wait.
+        let _ = rustix::fs::fcntl_setfl(&owned, OFlags::NONBLOCK);
+        Uffd::over(owned, None)
+    }
+
+    fn over(descriptor: OwnedFd, identity: Option<Identity>) -> Uffd {
+        Uffd {
             descriptor: ManuallyDrop::new(descriptor),
             identity,
             waits: AtomicBool::new(false),
@@ -141,27 +186,37 @@ impl Uffd {
             refusals: AtomicUsize::new(0),
             #[cfg(test)]
             miscounts: AtomicUsize::new(0),
-        };
+        }
+    }
+
+    fn begin(&self, feature: u64) -> Result<()> {
         let mut api = ApiRequest {
             api: API,
             features: FEATURES | feature,
             ioctls: 0,
         };
-        uffd.call::<0x3F, _>(&mut api).map_err(|errno| {
-            let text =
-                "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE); use Linux 6.8 or newer";
+        self.call::<0x3F, _>(&mut api).map_err(|errno| {
+            let text = match errno {
+                Errno::PERM => {
+                    "serving the memory of children needs CAP_SYS_PTRACE in the initial user namespace; run as root of the \
+                     machine or microVM"
+                }
+                _ => {
+                    "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE); use Linux 6.8 or newer"
+                }
+            };
             Error::new(ErrorKind::Unsupported, text).with_source(errno)
-        })?;
-        Ok(uffd)
+        })
     }
 
-    /// From now on faults in `mapping` wait for an answer.
+    /// From now on faults from address `start` to `end` wait for an answer.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn register(&self, mapping: &Mapping) -> Result<(), Errno> {
+    pub fn register(&self, start: u64, end: u64) -> Result<(), Errno> {
+        let length = end - start;
         self.call::<0x00, _>(&mut RegisterRequest {
-            range: whole(mapping),
+            range: Range { start, length },
             mode: REGISTER_MISSING,
             ioctls: 0,
         })
@@ -171,7 +226,7 @@ impl Uffd {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn unregister(&self, start: u64, end: u64) -> Result<(), Errno> {
+    pub fn unregister(&self, start: u64, end: u64) -> Result<(), Errno> {
         let mut range = Range {
             start,
             length: end - start,
@@ -188,7 +243,7 @@ impl Uffd {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn read(&self, messages: &mut Vec<Message>, waits: bool) -> Result<(), Errno> {
+    pub fn read(&self, messages: &mut Vec<Message>, waits: bool) -> Result<(), Errno> {
         self.set_waits(waits)?;
         let mut buffer = [[0; 32]; MESSAGES_MAX];
         messages.clear();
@@ -220,7 +275,7 @@ impl Uffd {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn wait(&self) -> Result<(), Errno> {
+    pub fn wait(&self) -> Result<(), Errno> {
         let mut polled = [PollFd::new(self, PollFlags::IN)];
         match rustix::event::poll(&mut polled, None) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -229,13 +284,13 @@ impl Uffd {
     }
 
     /// Moves `pages` pages of the program from address `from` into the empty slots of the ring from `slot` on.
-    pub(crate) fn take(&self, from: u64, slot: u64, pages: usize) -> Done {
+    pub fn take(&self, from: u64, slot: u64, pages: usize) -> Done {
         let done = self.move_pages(from, slot, pages, Then::Wait);
         self.recount(done, pages, slot, true)
     }
 
     /// Moves `pages` pages from the ring's slots from `slot` on to the program's empty addresses from `to` on.
-    pub(crate) fn bring(&self, slot: u64, to: u64, pages: usize, then: Then) -> Done {
+    pub fn bring(&self, slot: u64, to: u64, pages: usize, then: Then) -> Done {
         let done = self.move_pages(slot, to, pages, then);
         let all = self.recount(done, pages, slot, false);
         if then == Then::Wake && all.pages > done.pages {
@@ -296,7 +351,7 @@ impl Uffd {
     }
 
     /// Puts copies of `bytes`, whole pages, at the empty addresses from `to` on.
-    pub(crate) fn copy(&self, bytes: &[u8], to: u64, then: Then) -> Done {
+    pub fn copy(&self, bytes: &[u8], to: u64, then: Then) -> Done {
         let mut request = CopyRequest {
             to,
             from: bytes.as_ptr() as u64,
@@ -309,14 +364,14 @@ impl Uffd {
     }
 
     /// Makes `pages` empty pages at `to` read as zeroes without memory, and wakes those that wait there.
-    pub(crate) fn zero(&self, to: u64, pages: usize) -> Done {
+    pub fn zero(&self, to: u64, pages: usize) -> Done {
         let mut request = RangeRequest::new(to, pages);
         let result = self.call::<0x04, _>(&mut request);
         done(result, request.done, pages)
     }
 
     /// Makes touching `pages` empty pages at `to` a SIGBUS, and wakes those that wait there.
-    pub(crate) fn poison(&self, to: u64, pages: usize) -> Done {
+    pub fn poison(&self, to: u64, pages: usize) -> Done {
         let mut request = RangeRequest::new(to, pages);
         let result = self.call::<0x08, _>(&mut request);
         done(result, request.done, pages)
@@ -326,7 +381,7 @@ impl Uffd {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn wake(&self, address: u64, pages: usize) -> Result<(), Errno> {
+    pub fn wake(&self, address: u64, pages: usize) -> Result<(), Errno> {
         let mut range = Range {
             start: address,
             length: (pages * PAGE_BYTES) as u64,
@@ -356,7 +411,7 @@ impl Uffd {
 
     /// Whether the number is another file's now, or none's. The descriptor of another range would serve this one, too, but for
     /// moves, and would not keep requests from pages that are being discarded.
-    pub(crate) fn is_another(&self) -> bool {
+    pub fn is_another(&self) -> bool {
         let is_same = |identity| identity_of(self).is_ok_and(|now| now == identity);
         self.identity.is_some_and(|identity| !is_same(identity))
     }
@@ -403,6 +458,9 @@ impl Message {
                 address: word(16),
                 is_write: word(8) & FLAG_WRITE != 0,
                 thread: word(24) as u32,
+            }),
+            EVENT_FORK => Some(Message::Forked {
+                descriptor: word(8) as u32 as i32,
             }),
             EVENT_REMOVE => {
                 let (start, end) = range(word(8), word(16));
@@ -507,13 +565,6 @@ unsafe impl Ioctl for Request {
     }
 }
 
-fn whole(mapping: &Mapping) -> Range {
-    Range {
-        start: mapping.address(0),
-        length: (mapping.pages() * PAGE_BYTES) as u64,
-    }
-}
-
 /// The kernel counts bytes, or tells the error in place of them.
 fn done(result: Result<(), Errno>, bytes: i64, pages: usize) -> Done {
     match result {
@@ -553,7 +604,6 @@ unsafe impl Ioctl for NewRequest {
     }
 
     unsafe fn output_from_ptr(answer: IoctlOutput, _: *mut c_void) -> Result<OwnedFd, Errno> {
-        use std::os::fd::FromRawFd;
         // SAFETY: the request succeeded, so its answer is a descriptor that nobody owns.
         Ok(unsafe { OwnedFd::from_raw_fd(answer) })
     }
@@ -626,6 +676,10 @@ mod tests {
         let moved = Message::Moved { start, end, to };
         assert_eq!(message(EVENT_REMAP, [0x1000, to, 0x2000]), Some(moved));
         assert_eq!(message(EVENT_UNMAP, [0x1000, 0x3000, 0]), Some(gone));
-        assert_eq!(message(0x13, [0; 3]), None);
+        assert_eq!(message(0x10, [0; 3]), None);
+        assert_eq!(
+            message(0x13, [7, 0, 0]),
+            Some(Message::Forked { descriptor: 7 })
+        );
     }
 }

@@ -14,6 +14,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("uzram-frontends", &["uzram", "uzram-media"]),
     // The media are for its tests.
     ("uzram-pager", &["uzram", "uzram-media"]),
+    ("uzram-run", &["uzram", "uzram-pager"]),
     ("uzram-server", &["uzram", "uzram-media", "uzram-frontends"]),
     ("uzram-advise", &["uzram"]),
     (
@@ -23,6 +24,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "uzram-media",
             "uzram-advise",
             "uzram-frontends",
+            "uzram-run",
             "uzram-server",
         ],
     ),

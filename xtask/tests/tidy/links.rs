@@ -35,6 +35,7 @@ const PRODUCT: &[&str] = &[
     "uzram-frontends",
     "uzram-media",
     "uzram-pager",
+    "uzram-run",
     "uzram-advise",
 ];
 

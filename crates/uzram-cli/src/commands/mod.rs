@@ -16,6 +16,7 @@ pub mod metrics;
 mod record;
 pub mod remove;
 pub mod reset;
+pub mod run;
 pub mod serve;
 pub mod set;
 pub mod stat;

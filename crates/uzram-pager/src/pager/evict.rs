@@ -95,11 +95,11 @@ impl Pager {
         }
         // Discarding memory that is registered would wait for this very thread.
         let ring = self.ring.memory();
-        self.uffd
-            .unregister(ring.address(0), ring.address(ring.pages()))?;
+        let (start, end) = (ring.address(0), ring.address(ring.pages()));
+        self.uffd.unregister(start, end)?;
         let kept = self.ring.free().saturating_sub(excess);
         let released = self.ring.release(kept);
-        self.uffd.register(self.ring.memory())?;
+        self.uffd.register(start, end)?;
         released.map(|()| true)
     }
 

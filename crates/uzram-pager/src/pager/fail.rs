@@ -115,7 +115,7 @@ impl Pager {
             Message::Unmapped { start, end } | Message::Moved { start, end, .. } => self
                 .pages_of(start, end)
                 .for_each(|page| self.pages.put(page, Place::Gone)),
-            Message::Fault { .. } => {}
+            Message::Fault { .. } | Message::Forked { .. } => {}
         }
     }
 }

@@ -220,7 +220,7 @@ impl Pager {
         };
         let both = [pager.ring.memory(), &pager.program];
         for mapping in both {
-            pager.uffd.register(mapping).map_err(|errno| {
+            pager.uffd.register(mapping.address(0), mapping.address(mapping.pages())).map_err(|errno| {
                 let text =
                     "the system does not let compressed memory be served; use Linux 6.8 or newer";
                 Error::new(ErrorKind::Unsupported, text).with_source(errno)
@@ -370,6 +370,8 @@ impl Pager {
                     }
                 });
             }
+            // This descriptor does not ask for news of children: the range is not theirs.
+            Message::Forked { .. } => {}
             Message::Unmapped { .. } | Message::Moved { .. }
                 if is_planted(Plant::UnmappedStays) => {}
             Message::Unmapped { start, end } | Message::Moved { start, end, .. } => {

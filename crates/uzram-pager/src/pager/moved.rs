@@ -19,7 +19,7 @@ impl Moved {
                 self.cut(to, to_end);
                 self.ranges.push((to, to_end));
             }
-            Message::Fault { .. } | Message::Removed { .. } => {}
+            Message::Fault { .. } | Message::Removed { .. } | Message::Forked { .. } => {}
         }
     }
 

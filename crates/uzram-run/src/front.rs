@@ -1,0 +1,289 @@
+//! The front: the program's parent. It passes signals on, reaps, and ends as the program ends.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
+
+use crate::process;
+use crate::protocol::{Statistics, ToFront, ToServer, receive, send};
+
+/// The variable that says to a `uzram run` within another that it is.
+const NESTED: &str = "UZRAM_RUN";
+/// The exit status for a failure of the front or the server.
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// Signals that are passed on to the program.
+const PASSED: [Signal; 5] = [
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGUSR2,
+];
+/// `si_code` of signals that the kernel sends, as for a key of the terminal: the program gets those, too.
+const SI_KERNEL: i32 = 0x80;
+/// Time until the server answers when all has ended.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+const KILL_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A program, and how to run it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of anonymous memory that all processes together may have uncompressed.
+    pub memory_bytes: u64,
+    /// The codec, by zram's name.
+    pub algorithm: String,
+    /// The command that serves, as [`serve`](crate::serve) does.
+    pub server: Vec<OsString>,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The exit status: the program's, 128 + N after signal N, 125 if it was killed for a failure of this crate, 126 if it could
+    /// not be executed, 127 if it was not found.
+    pub status: u8,
+    /// Figures of what was done. None if the server could not tell any more.
+    pub statistics: Option<Statistics>,
+}
+
+/// A run's parts.
+struct Front {
+    socket: OwnedFd,
+    server: Pid,
+    program: Pid,
+    /// As long as these are open no absent page is zeroes.
+    descriptors: Vec<OwnedFd>,
+    signals: SignalDelivery<UnixStream, WithRawSiginfo>,
+    status: Option<u8>,
+}
+
+/// Runs a program to its end. `say` gets lines for the user while it runs.
+///
+/// # Errors
+/// One line: why it was not started.
+pub fn run(options: &Options, mut say: impl FnMut(&str)) -> Result<Outcome, (u8, String)> {
+    if std::env::var_os(NESTED).is_some() {
+        let text = "this runs within another `uzram run` already, whose budget holds for it too; start the program as it is";
+        return Err((FAILED, text.into()));
+    }
+    let mut front = Front::start(options)?;
+    let fatal = front.until_end(&mut say);
+    if let Err(text) = fatal {
+        say(&format!("{text}; all its processes are killed"));
+        front.kill_all();
+        return Ok(Outcome {
+            status: FAILED,
+            statistics: None,
+        });
+    }
+    let statistics = front.last_statistics();
+    let _ = send(front.socket.as_fd(), &ToServer::End, None);
+    Ok(Outcome {
+        status: front.status.unwrap_or(FAILED),
+        statistics,
+    })
+}
+
+impl Front {
+    fn start(options: &Options) -> Result<Front, (u8, String)> {
+        let failed = |what: &str| {
+            let what = what.to_string();
+            move |error: Errno| (FAILED, format!("{what}: {error}"))
+        };
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (socket, its) = pair.map_err(failed("no socket"))?;
+        let server = start_server(&options.server, its)?;
+        let begin = ToServer::Begin {
+            budget_bytes: options.memory_bytes,
+            algorithm: options.algorithm.clone(),
+        };
+        send(socket.as_fd(), &begin, None).map_err(failed("the server does not hear"))?;
+        match receive(socket.as_fd()) {
+            Ok(Some((ToFront::Ready, _))) => {}
+            Ok(Some((ToFront::Refused(text), _))) => return Err((FAILED, text)),
+            _ => return Err((FAILED, "the server does not start".into())),
+        }
+        let me = rustix::process::getpid();
+        rustix::process::set_child_subreaper(Some(me)).map_err(failed("no subreaper"))?;
+        // Caught and not blocked, as the program would inherit that.
+        let mut caught: Vec<i32> = PASSED.iter().map(|signal| *signal as i32).collect();
+        caught.extend([Signal::SIGCHLD as i32, Signal::SIGUSR1 as i32]);
+        let no_signals = |error: std::io::Error| (FAILED, format!("no signals: {error}"));
+        let (read, write) = UnixStream::pair().map_err(no_signals)?;
+        let signals = SignalDelivery::with_pipe(read, write, WithRawSiginfo, caught);
+        let signals = signals.map_err(no_signals)?;
+        let program = start_program(&options.program)?;
+        let began = ToServer::Program {
+            pid: program.as_raw(),
+        };
+        let _ = send(socket.as_fd(), &began, None);
+        Ok(Front {
+            socket,
+            server,
+            program,
+            descriptors: Vec::new(),
+            signals,
+            status: None,
+        })
+    }
+
+    /// Until the program has ended.
+    fn until_end(&mut self, say: &mut impl FnMut(&str)) -> Result<(), String> {
+        while self.status.is_none() {
+            let polled = &mut [
+                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(self.signals.get_read(), PollFlags::IN),
+            ];
+            match poll(polled, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(format!("cannot wait: {errno}")),
+            }
+            let [server_spoke, signal_came] = [0, 1].map(|i| !polled[i].revents().is_empty());
+            if signal_came {
+                self.take_signals();
+            }
+            if server_spoke && self.status.is_none() {
+                self.hear(say)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_signals(&mut self) {
+        let mut has_children = false;
+        for info in self.signals.pending() {
+            match Signal::try_from(info.si_signo) {
+                Ok(Signal::SIGCHLD) => has_children = true,
+                Ok(Signal::SIGUSR1) => {
+                    let _ = send(self.socket.as_fd(), &ToServer::Statistics, None);
+                }
+                Ok(signal) if info.si_code != SI_KERNEL => {
+                    // It may have ended meanwhile.
+                    let _ = kill(self.program, signal);
+                }
+                _ => {}
+            }
+        }
+        if has_children {
+            self.reap();
+        }
+    }
+
+    fn reap(&mut self) {
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+        loop {
+            match waitpid(None, Some(flags)) {
+                Ok(WaitStatus::Exited(pid, code)) if pid == self.program => {
+                    self.status = Some(code as u8);
+                }
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.program => {
+                    self.status = Some(128 + signal as u8);
+                }
+                Ok(WaitStatus::StillAlive) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn hear(&mut self, say: &mut impl FnMut(&str)) -> Result<(), String> {
+        match receive(self.socket.as_fd()) {
+            Ok(Some((ToFront::Descriptor, Some(descriptor)))) => {
+                self.descriptors.push(descriptor);
+                Ok(())
+            }
+            Ok(Some((ToFront::Warning(text), _))) => {
+                say(&text);
+                Ok(())
+            }
+            Ok(Some((ToFront::Statistics(statistics), _))) => {
+                statistics.lines().iter().for_each(|line| say(line));
+                Ok(())
+            }
+            Ok(Some((ToFront::Fatal(text), _))) => Err(text),
+            Ok(Some(_)) | Err(Errno::INTR) => Ok(()),
+            Ok(None) | Err(_) => Err("the server was killed".into()),
+        }
+    }
+
+    fn last_statistics(&mut self) -> Option<Statistics> {
+        send(self.socket.as_fd(), &ToServer::Statistics, None).ok()?;
+        let begin = Instant::now();
+        while begin.elapsed() < ANSWER_TIME_MAX {
+            match receive(self.socket.as_fd()) {
+                Ok(Some((ToFront::Statistics(statistics), _))) => return Some(statistics),
+                Ok(Some(_)) => {}
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// No process may run on, whose absent pages would read as zeroes when the descriptors are closed.
+    fn kill_all(&mut self) {
+        let me = std::process::id() as i32;
+        let begin = Instant::now();
+        while begin.elapsed() < KILL_TIME_MAX {
+            self.reap();
+            let mut alive = process::descendants(&[me].into());
+            alive.remove(&me);
+            alive.remove(&self.server.as_raw());
+            let killed = alive.iter().filter(|pid| process::kill(**pid)).count();
+            if killed == 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = kill(self.server, Signal::SIGKILL);
+        self.reap();
+        self.descriptors.clear();
+    }
+}
+
+fn start_server(command: &[OsString], socket: OwnedFd) -> Result<Pid, (u8, String)> {
+    let (program, arguments) = command
+        .split_first()
+        .ok_or((FAILED, "no server".to_string()))?;
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(socket)
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|error| (FAILED, format!("cannot start the server: {error}")))?;
+    Ok(Pid::from_raw(child.id() as i32))
+}
+
+fn start_program(command: &[OsString]) -> Result<Pid, (u8, String)> {
+    let (program, arguments) = command
+        .split_first()
+        .ok_or((FAILED, "no program".to_string()))?;
+    let spawned = Command::new(program)
+        .arg0(program)
+        .args(arguments)
+        .env(NESTED, "1")
+        .spawn();
+    let child = spawned.map_err(|error| {
+        let status = match error.kind() {
+            std::io::ErrorKind::NotFound => NOT_FOUND,
+            _ => NOT_EXECUTABLE,
+        };
+        (status, format!("{}: {error}", program.display()))
+    })?;
+    Ok(Pid::from_raw(child.id() as i32))
+}

@@ -1,0 +1,215 @@
+//! The server: a process beside the program's, which serves the memory of all of them.
+//!
+//! One thread does all: it reads the kernel's messages, answers faults, takes pages when the budget is used up, and compresses
+//! them, in small steps. So no two of these ever meet, and it is the tracer of all agents.
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use uzram::{Error, ErrorKind};
+use uzram_pager::uffd::{MESSAGES_MAX, Message, Uffd};
+
+use crate::process;
+use crate::protocol::{ToFront, ToServer, receive, send};
+use crate::space::Fault;
+use crate::state::{Fatal, Server};
+use crate::units::PAGE_BYTES;
+
+/// Rounds of reading messages before other work.
+const READS_MAX: usize = 8;
+/// Time until all processes must have ended that were killed.
+const KILL_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Serves the front at the other end of standard input, until the program and all that it has begun have ended.
+///
+/// # Errors
+/// Of the connection.
+pub fn serve() -> uzram::Result<()> {
+    if std::io::stdin().is_terminal() {
+        let text = "this is for `uzram run` to start; start `uzram run`";
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    }
+    let front = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(no_front)?;
+    // Signals of the terminal are the program's.
+    let _ = rustix::process::setsid();
+    let begin = receive(front.as_fd()).map_err(no_front)?;
+    let Some((
+        ToServer::Begin {
+            budget_bytes,
+            algorithm,
+        },
+        _,
+    )) = begin
+    else {
+        return Err(Error::new(ErrorKind::InvalidInput, "no front speaks"));
+    };
+    let made = Uffd::check_others().and_then(|()| Server::new(&front, budget_bytes, &algorithm));
+    let mut server = match made {
+        Ok(server) => server,
+        Err(error) => {
+            let _ = send(front.as_fd(), &ToFront::Refused(error.to_string()), None);
+            return Ok(());
+        }
+    };
+    let _ = send(front.as_fd(), &ToFront::Ready, None);
+    if let Err(Fatal(text)) = server.run() {
+        server.end_all(&text);
+    }
+    Ok(())
+}
+
+fn no_front(errno: Errno) -> Error {
+    Error::new(ErrorKind::Io, "the front does not answer").with_source(errno)
+}
+
+impl Server {
+    fn run(&mut self) -> Result<(), Fatal> {
+        while !self.is_ending {
+            self.wait()?;
+            self.read_messages()?;
+            self.answer_all()?;
+            self.look_if_due()?;
+            self.evict()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&mut self) -> Result<(), Fatal> {
+        let until = self.next_look.saturating_duration_since(Instant::now());
+        let timeout = match self.has_work() {
+            true => Duration::ZERO,
+            false => until,
+        };
+        let mut polled = Vec::new();
+        if let Some(front) = &self.front {
+            polled.push(PollFd::new(front, PollFlags::IN));
+        }
+        polled.extend(
+            self.spaces
+                .values()
+                .map(|space| PollFd::new(&space.uffd, PollFlags::IN)),
+        );
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Fatal(format!("cannot wait for messages: {errno}"))),
+        }
+        let is_front = |polled: &PollFd| !polled.revents().is_empty();
+        if self.front.is_some() && polled.first().is_some_and(is_front) {
+            drop(polled);
+            self.hear_front()?;
+        }
+        Ok(())
+    }
+
+    fn has_work(&self) -> bool {
+        let may_evict = self.must_evict() && !self.is_stuck();
+        !self.taken.is_empty()
+            || may_evict
+            || self.spaces.values().any(|space| !space.waiting.is_empty())
+    }
+
+    fn hear_front(&mut self) -> Result<(), Fatal> {
+        let Some(front) = &self.front else {
+            return Ok(());
+        };
+        match receive(front.as_fd()) {
+            Ok(Some((ToServer::Program { pid }, _))) => {
+                self.tree.insert(pid);
+                self.has_begun = true;
+            }
+            Ok(Some((ToServer::Statistics, _))) => {
+                self.tell(&ToFront::Statistics(self.statistics()));
+            }
+            Ok(Some((ToServer::Budget { budget_bytes }, _))) => {
+                self.statistics.budget_bytes = budget_bytes;
+            }
+            // What the program has left running is served on.
+            Ok(Some((ToServer::End, _))) => self.front = None,
+            Ok(Some((ToServer::Begin { .. }, _))) | Err(Errno::INTR) => {}
+            Ok(None) | Err(_) => {
+                self.front = None;
+                return Err(Fatal("its front was killed".into()));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read_messages(&mut self) -> Result<(), Fatal> {
+        let ids: Vec<u32> = self.spaces.keys().copied().collect();
+        for id in ids {
+            let mut messages = Vec::new();
+            for _ in 0..READS_MAX {
+                let Some(space) = self.spaces.get(&id) else {
+                    break;
+                };
+                // A descriptor of a dead space has no messages.
+                let read = space.uffd.read(&mut messages, false);
+                if read.is_err() {
+                    break;
+                }
+                let has_more = messages.len() == MESSAGES_MAX;
+                for message in messages.drain(..) {
+                    self.take_message(id, message)?;
+                }
+                if !has_more {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills the whole tree, and only then lets the descriptors go: no thread ever sees zeroes in place of its bytes.
+    fn end_all(&mut self, text: &str) {
+        if self.front.is_some() {
+            self.tell(&ToFront::Fatal(text.into()));
+        } else {
+            eprintln!("uzram run: {text}; all processes are killed");
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < KILL_TIME_MAX {
+            // The front is not in it: it ends by itself, and must never be taken for who adopts its children.
+            self.tree = process::descendants(&self.tree);
+            let agents: BTreeSet<i32> = self.agents();
+            let alive: Vec<i32> = self.tree.difference(&agents).copied().collect();
+            self.spaces
+                .values_mut()
+                .for_each(|space| space.agent = None);
+            if alive.iter().filter(|pid| process::kill(**pid)).count() == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn take_message(&mut self, id: u32, message: Message) -> Result<(), Fatal> {
+        if !matches!(message, Message::Fault { .. }) {
+            // What follows changes where pages are.
+            self.follow(id, message)?;
+        } else if let Message::Fault {
+            address,
+            is_write,
+            thread,
+        } = message
+            && let Some(space) = self.spaces.get_mut(&id)
+        {
+            let address = address - address % PAGE_BYTES as u64;
+            space.waiting.push(Fault {
+                address,
+                is_write,
+                thread,
+            });
+            self.statistics.faults += 1;
+        }
+        Ok(())
+    }
+}

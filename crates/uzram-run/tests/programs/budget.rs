@@ -1,0 +1,299 @@
+//! A program under a budget, for tests: `budget run MIB -- PROGRAM …`, `budget serve`, and programs that check their memory.
+
+#![allow(clippy::unwrap_used, reason = "all of this is a test")]
+#![allow(
+    clippy::needless_range_loop,
+    reason = "pages and their models have one number"
+)]
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, exit};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use uzram_run::Options;
+
+const PAGE: usize = 4096;
+
+fn main() {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
+    match words.as_slice() {
+        ["serve"] => uzram_run::serve().unwrap(),
+        ["run", mib, "--", ..] => under_budget(mib.parse().unwrap(), &arguments[3..]),
+        ["churn", mib, rounds, seed] => churn(
+            mib.parse().unwrap(),
+            rounds.parse().unwrap(),
+            seed.parse().unwrap(),
+        ),
+        ["forks", mib, children] => forks(mib.parse().unwrap(), children.parse().unwrap()),
+        ["threads", mib, rounds] => threads(mib.parse().unwrap(), rounds.parse().unwrap()),
+        ["becomes", mib] => becomes(mib.parse().unwrap()),
+        ["holds", mib] => holds(mib.parse().unwrap()),
+        ["noise", mib] => noise(mib.parse().unwrap()),
+        _ => exit(2),
+    }
+    println!("right");
+}
+
+fn under_budget(mib: u64, program: &[OsString]) {
+    let me = std::env::current_exe().unwrap();
+    let options = Options {
+        memory_bytes: mib << 20,
+        algorithm: "lz4".into(),
+        server: vec![me.into(), "serve".into()],
+        program: program.to_vec(),
+    };
+    match uzram_run::run(&options, |line| eprintln!("run: {line}")) {
+        Ok(outcome) => {
+            if let Some(statistics) = outcome.statistics {
+                eprintln!(
+                    "left {} back {} peak {}",
+                    statistics.pages_out, statistics.pages_back, statistics.peak_bytes
+                );
+            }
+            exit(outcome.status.into());
+        }
+        Err((status, text)) => {
+            eprintln!("run: {text}");
+            exit(status.into());
+        }
+    }
+}
+
+/// Words that depend on place and version, and compress to about half.
+fn fill(page: &mut [u8], place: usize, version: u64) {
+    for (at, word) in page.chunks_exact_mut(8).enumerate() {
+        let value = match at % 2 {
+            0 => version,
+            _ => (place as u64 * 512 + at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version,
+        };
+        word.copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+fn check(page: &[u8], place: usize, version: u64) {
+    let mut right = [0; PAGE];
+    if version > 0 {
+        fill(&mut right, place, version);
+    }
+    if page != right {
+        let at = page
+            .iter()
+            .zip(&right)
+            .position(|(is, was)| is != was)
+            .unwrap();
+        println!(
+            "wrong: page {place}, version {version}, byte {at}: {} for {}",
+            page[at], right[at]
+        );
+        exit(9);
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+fn map(at: Option<usize>, pages: usize) -> usize {
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = match at {
+        Some(_) => MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED,
+        None => MapFlags::MAP_PRIVATE,
+    };
+    let length = (pages * PAGE).try_into().unwrap();
+    let at = at.and_then(|at| at.try_into().ok());
+    // SAFETY: a fixed address is of memory that this program has mapped for this.
+    let mapped = unsafe { nix::sys::mman::mmap_anonymous(at, length, access, flags) };
+    mapped.unwrap().as_ptr() as usize
+}
+
+fn page(base: usize, at: usize) -> &'static mut [u8] {
+    // SAFETY: the page is of a mapping of this program, and each thread has its own.
+    unsafe { std::slice::from_raw_parts_mut((base + at * PAGE) as *mut u8, PAGE) }
+}
+
+fn advise(base: usize, at: usize, pages: usize, advice: MmapAdvise) {
+    let start = std::ptr::NonNull::new((base + at * PAGE) as *mut _).unwrap();
+    // SAFETY: discards pages of this program's mapping that its model says are discarded.
+    unsafe { nix::sys::mman::madvise(start, pages * PAGE, advice) }.unwrap();
+}
+
+/// Random reads, writes, discards, mappings over it and moves, against a model.
+fn churn(mib: usize, rounds: usize, seed: u64) {
+    let pages = mib << 8;
+    let mut random = Random(seed * 2 + 1);
+    let mut base = map(None, pages);
+    let mut model = vec![0_u64; pages];
+    for version in 1..=rounds as u64 {
+        let at = random.below(pages);
+        let run = 1 + random.below(64).min(pages - at - 1);
+        match random.below(100) {
+            0..40 => {
+                for place in at..at + run {
+                    check(page(base, place), place, model[place]);
+                }
+            }
+            40..85 => {
+                for place in at..at + run {
+                    fill(page(base, place), place, version);
+                    model[place] = version;
+                }
+            }
+            85..93 => {
+                advise(base, at, run, MmapAdvise::MADV_DONTNEED);
+                model[at..at + run].fill(0);
+            }
+            93..98 => {
+                map(Some(base + at * PAGE), run);
+                model[at..at + run].fill(0);
+            }
+            _ if version % 16 == 0 => base = moved(base, pages),
+            _ => {}
+        }
+    }
+    for place in 0..pages {
+        check(page(base, place), place, model[place]);
+    }
+}
+
+/// The mapping at another place. What was mapped over it makes several mappings of it, which move one by one.
+fn moved(base: usize, pages: usize) -> usize {
+    let to = map(None, pages);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for line in maps.lines() {
+        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let address = |text| usize::from_str_radix(text, 16).unwrap();
+        let (start, end) = (
+            address(start).max(base),
+            address(end).min(base + pages * PAGE),
+        );
+        if start < end {
+            // SAFETY: both ranges are this program's, and of one mapping each.
+            let result = unsafe {
+                libc::mremap(
+                    start as *mut _,
+                    end - start,
+                    end - start,
+                    libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                    (to + start - base) as *mut libc::c_void,
+                )
+            };
+            assert_ne!(result, libc::MAP_FAILED);
+        }
+    }
+    to
+}
+
+/// Children check all that they have from their parent, change some, and check it again; so does the parent meanwhile.
+fn forks(mib: usize, children: usize) {
+    let pages = mib << 8;
+    let base = map(None, pages);
+    (0..pages).for_each(|place| fill(page(base, place), place, 1));
+    let mut versions = vec![1_u64; pages];
+    for child in 0..children as u64 {
+        // SAFETY: this program has one thread.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                for place in 0..pages {
+                    check(page(base, place), place, versions[place]);
+                    if place % 3 == child as usize % 3 {
+                        fill(page(base, place), place, 1000 + child);
+                        versions[place] = 1000 + child;
+                    }
+                }
+                (0..pages).for_each(|place| check(page(base, place), place, versions[place]));
+                exit(0);
+            }
+            ForkResult::Parent { child: pid } => {
+                for place in (0..pages).filter(|place| place % 5 == child as usize % 5) {
+                    check(page(base, place), place, versions[place]);
+                    fill(page(base, place), place, 2 + child);
+                    versions[place] = 2 + child;
+                }
+                if child % 2 == 1 {
+                    (0..pages).for_each(|place| check(page(base, place), place, versions[place]));
+                }
+                if waitpid(pid, None) != Ok(WaitStatus::Exited(pid, 0)) {
+                    println!("a child is wrong");
+                    exit(9);
+                }
+            }
+        }
+    }
+    (0..pages).for_each(|place| check(page(base, place), place, versions[place]));
+}
+
+/// Threads that come and go, each with pages of its own.
+fn threads(mib: usize, rounds: usize) {
+    const THREADS: usize = 8;
+    let pages = mib << 8;
+    let base = map(None, pages);
+    let steps = AtomicU64::new(0);
+    for round in 1..=rounds as u64 {
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let steps = &steps;
+                scope.spawn(move || {
+                    for place in (thread..pages).step_by(THREADS) {
+                        check(page(base, place), place, round - 1);
+                        fill(page(base, place), place, round);
+                        steps.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+    }
+    assert_eq!(steps.into_inner(), (pages * rounds) as u64);
+}
+
+/// Becomes another program, with memory of its own, when much of its memory has left.
+fn becomes(mib: usize) {
+    let pages = mib << 8;
+    let base = map(None, pages);
+    (0..pages).for_each(|place| fill(page(base, place), place, 1));
+    (0..pages).for_each(|place| check(page(base, place), place, 1));
+    let me = std::env::current_exe().unwrap();
+    panic!(
+        "{}",
+        Command::new(me)
+            .args(["churn", &mib.to_string(), "2000", "5"])
+            .exec()
+    );
+}
+
+/// Checks its memory until it is killed, and says when it begins.
+fn holds(mib: usize) {
+    let pages = mib << 8;
+    let base = map(None, pages);
+    (0..pages).for_each(|place| fill(page(base, place), place, 1));
+    println!("holds");
+    loop {
+        (0..pages).for_each(|place| check(page(base, place), place, 1));
+    }
+}
+
+/// Memory that does not compress.
+fn noise(mib: usize) {
+    let mut random = Random(77);
+    let mut bytes = vec![0_u8; mib << 20];
+    for word in bytes.chunks_exact_mut(8) {
+        random.below(2);
+        word.copy_from_slice(&random.0.to_ne_bytes());
+    }
+    let mut again = Random(77);
+    for word in bytes.chunks_exact(8) {
+        again.below(2);
+        assert_eq!(word, again.0.to_ne_bytes());
+    }
+}
