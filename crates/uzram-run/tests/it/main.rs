@@ -117,6 +117,15 @@ fn threads_come_and_go() {
 }
 
 #[test]
+fn what_is_discarded_does_not_come_back() {
+    if !can_run() {
+        return;
+    }
+    let (left, _) = check(64, &["discards", "96", "60"]);
+    assert!(left > 10_000, "{left} pages left");
+}
+
+#[test]
 fn a_process_becomes_another_program() {
     if !can_run() {
         return;

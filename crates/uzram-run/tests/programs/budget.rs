@@ -31,6 +31,7 @@ fn main() {
         ),
         ["forks", mib, children] => forks(mib.parse().unwrap(), children.parse().unwrap()),
         ["threads", mib, rounds] => threads(mib.parse().unwrap(), rounds.parse().unwrap()),
+        ["discards", mib, rounds] => discards(mib.parse().unwrap(), rounds.parse().unwrap()),
         ["becomes", mib] => becomes(mib.parse().unwrap()),
         ["holds", mib] => holds(mib.parse().unwrap()),
         ["noise", mib] => noise(mib.parse().unwrap()),
@@ -255,6 +256,32 @@ fn threads(mib: usize, rounds: usize) {
         });
     }
     assert_eq!(steps.into_inner(), (pages * rounds) as u64);
+}
+
+/// One thread discards what it has written, over and over, while another needs all memory.
+fn discards(mib: usize, rounds: usize) {
+    const PAGES: usize = 4096;
+    let pages = mib << 8;
+    let (base, other) = (map(None, PAGES), map(None, pages));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in 1.. {
+                (0..pages).for_each(|place| fill(page(other, place), place, version));
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for round in 1..=rounds as u64 {
+            (0..PAGES).for_each(|place| fill(page(base, place), place, round));
+            for first in (0..PAGES).step_by(128) {
+                advise(base, first, 128, MmapAdvise::MADV_DONTNEED);
+            }
+            (0..PAGES).for_each(|place| check(page(base, place), place, 0));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Becomes another program, with memory of its own, when much of its memory has left.
