@@ -161,7 +161,8 @@ impl Uffd {
     pub fn check_others() -> Result<()> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         // SAFETY: the call is safe, and this function keeps the descriptor to itself.
-        let descriptor = unsafe { rustix::mm::userfaultfd(flags) }.map_err(not_permitted)?;
+        let descriptor =
+            unsafe { rustix::mm::userfaultfd(flags) }.map_err(not_permitted_for_others)?;
         Uffd::of_another(descriptor).map(drop)
     }
 
@@ -195,17 +196,12 @@ impl Uffd {
             features: FEATURES | feature,
             ioctls: 0,
         };
-        self.call::<0x3F, _>(&mut api).map_err(|errno| {
-            let text = match errno {
-                Errno::PERM => {
-                    "serving the memory of children needs CAP_SYS_PTRACE in the initial user namespace; run as root of the \
-                     machine or microVM"
-                }
-                _ => {
-                    "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE); use Linux 6.8 or newer"
-                }
-            };
-            Error::new(ErrorKind::Unsupported, text).with_source(errno)
+        self.call::<0x3F, _>(&mut api).map_err(|errno| match errno {
+            Errno::PERM => not_permitted_for_others(errno),
+            _ => {
+                let text = "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE); use Linux 6.8 or newer";
+                Error::new(ErrorKind::Unsupported, text).with_source(errno)
+            }
         })
     }
 
@@ -443,6 +439,18 @@ impl Drop for Uffd {
 fn identity_of(descriptor: impl AsFd) -> Result<Identity, Errno> {
     let status = rustix::fs::fstat(descriptor)?;
     Ok((status.st_dev, status.st_ino))
+}
+
+/// The right to serve other processes is none that a setting gives.
+fn not_permitted_for_others(errno: Errno) -> Error {
+    let text = match errno {
+        Errno::NOSYS => "this kernel has no userfaultfd; use Linux 6.8 or newer",
+        _ => {
+            "serving other processes' memory needs CAP_SYS_PTRACE in the initial user namespace; run as root of the machine or \
+             microVM; a container's seccomp profile must allow userfaultfd too"
+        }
+    };
+    Error::new(ErrorKind::Unsupported, text).with_source(errno)
 }
 
 fn faults_last(messages: &mut [Message]) {

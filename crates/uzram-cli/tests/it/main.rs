@@ -21,6 +21,7 @@ mod log;
 mod memory;
 mod metrics;
 mod nbd_client;
+mod run;
 mod sandbox;
 mod service;
 mod set;
