@@ -245,8 +245,15 @@ fn has_stopped(pid: Pid) -> Result<bool, Lost> {
 }
 
 fn mask_request(request: libc::c_uint, pid: Pid, mask: &mut u64) -> Result<(), Lost> {
+    // The type of a request differs between C libraries.
     // SAFETY: these requests read or write a mask of so many bytes.
-    let result =
-        unsafe { libc::ptrace(request, pid.as_raw(), MASK_BYTES, std::ptr::from_mut(mask)) };
+    let result = unsafe {
+        libc::ptrace(
+            request as _,
+            pid.as_raw(),
+            MASK_BYTES,
+            std::ptr::from_mut(mask),
+        )
+    };
     Ok(Errno::result(result).map(drop)?)
 }
