@@ -234,6 +234,16 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "run",
+        script: include_str!("../../guest/run.sh"),
+        uzram: true,
+        eat: true,
+        memory_mib: 512,
+        limit: Duration::from_secs(300),
+        elsewhere: true,
+        ..PLAIN
+    },
+    GuestTest {
         name: "swap-ten-runs",
         script: concat!("RUNS=10\n", include_str!("../../guest/swap.sh")),
         modules: &["fuse", "loop max_loop=2"],

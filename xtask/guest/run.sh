@@ -1,0 +1,22 @@
+# A program in a third of its memory, without swap: all of it is right, and the budget is kept but for what one look misses.
+uzram run --memory 48M --stats -- eat $((144 << 20)) 2> /tmp/said || { cat /tmp/said; exit 1; }
+cat /tmp/said
+grep -q 'came back' /tmp/said
+peak_mib=$(sed -n 's/.* \([0-9]*\) MiB at most, of a budget.*/\1/p' /tmp/said)
+[ "$peak_mib" -le 96 ]
+# A killed server ends the program, which never sees a wrong byte, with a message.
+uzram run --memory 48M -- eat $((144 << 20)) > /tmp/out 2> /tmp/said &
+front=$!
+sleep 3
+for process in /proc/[0-9]*; do
+    if tr '\0' ' ' < "$process/cmdline" 2> /dev/null | grep -q run-server; then
+        kill -9 "${process#/proc/}"
+    fi
+done
+status=0
+wait "$front" || status=$?
+if [ "$status" != 0 ]; then
+    [ "$status" = 125 ]
+    grep -q 'the server was killed' /tmp/said
+fi
+echo "$peak_mib MiB at most, of a budget of 48" > /out/remark
