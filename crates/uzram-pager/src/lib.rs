@@ -28,6 +28,8 @@ mod handler;
 mod heap;
 mod mapping;
 mod memory;
+#[doc(hidden)]
+pub mod near;
 mod pager;
 mod plant;
 mod populated;

@@ -3,8 +3,6 @@
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::process::Pid;
-use rustix::thread::CpuSet;
 use uzram_pager::uffd::{Done, Then};
 
 use crate::process;
@@ -12,9 +10,6 @@ use crate::space::Fault;
 use crate::state::{AHEAD_MAX, Fatal, Server};
 use crate::table::Place;
 use crate::units::PAGE_BYTES;
-
-/// Faults until it is looked up again on which CPU their thread runs.
-const PLACED_FAULTS: u32 = 32;
 
 /// The outcome of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +40,7 @@ impl Server {
                 if let (Answer::Later, Some(space)) = (answer, self.spaces.get_mut(&id)) {
                     space.waiting.push(fault);
                 }
-                self.come_near(fault.thread);
+                self.near.answered(fault.thread);
             }
             self.statistics.waited_us += begin.elapsed().as_micros() as u64;
         }
@@ -82,6 +77,7 @@ impl Server {
             *page == 0 || (is_fresh && space.is_managed(address(*page)))
         };
         let pages = (0..wanted).take_while(is_empty).count();
+        let way = self.near.give_way();
         let done = if fault.is_write {
             space
                 .uffd
@@ -89,6 +85,7 @@ impl Server {
         } else {
             space.uffd.zero(fault.address, pages)
         };
+        drop(way);
         for page in 0..done.pages {
             space.table.came(address(page), 0);
         }
@@ -122,9 +119,11 @@ impl Server {
         let Some(space) = self.spaces.get_mut(&id) else {
             return Ok(Answer::Done);
         };
+        let way = self.near.give_way();
         let done = space
             .uffd
             .copy(&self.ahead[..pages * PAGE_BYTES], fault.address, Then::Wake);
+        drop(way);
         let mut was = Vec::new();
         for page in 0..done.pages {
             let address = fault.address + (page * PAGE_BYTES) as u64;
@@ -191,22 +190,5 @@ impl Server {
     fn grow(&mut self, pages: usize) {
         self.statistics.used_bytes += (pages * PAGE_BYTES) as u64;
         self.statistics.peak_bytes = self.statistics.peak_bytes.max(self.statistics.used_bytes);
-    }
-
-    /// Runs on the CPU of the thread that faults: to wake another CPU takes several times as long as the fault itself.
-    fn come_near(&mut self, thread: u32) {
-        self.faults_until_placed = self
-            .faults_until_placed
-            .checked_sub(1)
-            .unwrap_or(PLACED_FAULTS);
-        if self.faults_until_placed != PLACED_FAULTS {
-            return;
-        }
-        if let Some(cpu) = process::cpu_of(thread) {
-            let mut only = CpuSet::new();
-            only.set(cpu);
-            // Wherever it is, it answers.
-            let _ = rustix::thread::sched_setaffinity(None::<Pid>, &only);
-        }
     }
 }

@@ -89,14 +89,6 @@ pub(crate) fn thread_to_stop(pid: i32) -> Option<i32> {
     })
 }
 
-/// The CPU on which a thread was last.
-pub(crate) fn cpu_of(thread: u32) -> Option<usize> {
-    status_fields(&format!("/proc/{thread}/stat"))?
-        .get(36)?
-        .parse()
-        .ok()
-}
-
 /// Anonymous bytes of a process that are in memory. What it shares with a child is counted for both.
 pub(crate) fn anonymous_bytes(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use uzram::{Error, ErrorKind};
+use uzram_pager::near::Near;
 
 use crate::agent::Agent;
 use crate::objects::Objects;
@@ -58,7 +59,7 @@ pub(crate) struct Server {
     /// Nothing could be taken.
     pub(crate) stuck_until: Option<Instant>,
     pub(crate) stuck_time: Duration,
-    pub(crate) faults_until_placed: u32,
+    pub(crate) near: Near,
     pub(crate) has_begun: bool,
     pub(crate) is_ending: bool,
 }
@@ -98,7 +99,7 @@ impl Server {
             next_tree: now,
             stuck_until: None,
             stuck_time: STUCK_TIME.start,
-            faults_until_placed: 0,
+            near: Near::new("/proc"),
             has_begun: false,
             is_ending: false,
         })

@@ -12,7 +12,6 @@ mod copies;
 mod disk;
 mod evict;
 mod fail;
-mod follow;
 mod moved;
 mod order;
 mod pages;
@@ -30,13 +29,13 @@ use uzram::{Error, ErrorKind, Result, Store};
 
 use crate::handler::FaultHandler;
 use crate::mapping::{Mapping, PAGE_BYTES};
+use crate::near::Near;
 use crate::plant::{Plant, is_planted};
 use crate::spill::Disk;
 use crate::statistics::{Counters, set};
 use crate::uffd::{MESSAGES_MAX, Message, Uffd};
 use around::{AROUND_MAX, Around};
 use copies::Copies;
-use follow::Follow;
 use moved::Moved;
 use pages::{Pages, Place};
 use ring::Ring;
@@ -79,7 +78,7 @@ pub(crate) struct Pager {
     store: Arc<Store>,
     shared: Arc<Shared>,
     around: Around,
-    follow: Follow,
+    near: Near,
     budget: Budget,
     /// Where the program has moved parts of its range.
     moved: Moved,
@@ -199,7 +198,10 @@ impl Pager {
             ring: Ring::new(slots)?,
             pages: Pages::new(count)?,
             around: Around::default(),
-            follow: Follow::new(),
+            near: match handler {
+                FaultHandler::OwnThread => Near::new("/proc/self/task"),
+                FaultHandler::FaultingThread => Near::none(),
+            },
             budget: Budget::new(shared.budget.load(Ordering::Relaxed), slots),
             moved: Moved::default(),
             starved: None,

@@ -11,6 +11,7 @@ use uzram::{PageIndex, Store};
 use super::{AROUND_MAX, Answer, Fault, Pager, Place, Served};
 use crate::handler::FaultHandler;
 use crate::mapping::PAGE_BYTES;
+use crate::near::Way;
 use crate::plant::{Plant, is_planted};
 use crate::statistics::add;
 use crate::uffd::{Done, Then};
@@ -52,7 +53,7 @@ impl Pager {
         let passed = began.elapsed().as_nanos() as usize;
         add(&self.shared.counters.faults_ns, passed);
         if self.handler == FaultHandler::OwnThread {
-            self.follow.fault(fault.thread);
+            self.near.answered(fault.thread);
         }
         Ok(Served::Done)
     }
@@ -126,6 +127,7 @@ impl Pager {
     }
 
     fn new_zeroes(&self, to: u64, count: usize, is_write: bool) -> Done {
+        let _way = self.give_way(Then::Wake, count);
         match is_write {
             true => {
                 let zeroes = &ZEROES[..count * PAGE_BYTES];
@@ -138,7 +140,9 @@ impl Pager {
     fn serve_staged(&mut self, page: usize, slot: usize) -> Result<bool, Errno> {
         let to = self.program.address(page);
         let from = self.ring.address(slot);
+        let way = self.near.give_way();
         let mut done = self.uffd.bring(from, to, 1, Then::Wake);
+        drop(way);
         if done.stopped.is_none() {
             self.ring.moved_out(slot);
         } else if was_refused(done) {
@@ -250,6 +254,7 @@ impl Pager {
             Some(none) => none,
             None => {
                 let bytes = &self.scratch[..read * PAGE_BYTES];
+                let _way = self.give_way(then, read);
                 self.uffd.copy(bytes, to, then)
             }
         }
@@ -264,7 +269,9 @@ impl Pager {
         then: Then,
     ) -> Done {
         let to = self.program.address(page);
+        let way = self.give_way(then, count);
         let done = self.uffd.bring(self.ring.address(first), to, count, then);
+        drop(way);
         for slot in first..first + count {
             match slot < first + done.pages {
                 true => self.ring.moved_out(slot),
@@ -272,6 +279,14 @@ impl Pager {
             }
         }
         done
+    }
+
+    /// A thread that is woken for one page runs on at once. One with pages ahead takes its time, in which the pager gets memory for more.
+    fn give_way(&self, then: Then, pages: usize) -> Option<Way> {
+        match (then, pages) {
+            (Then::Wake, 1) => self.near.give_way(),
+            _ => None,
+        }
     }
 
     /// A second touch of a page that was just brought, or one of a page that is gone without a message.

@@ -8,37 +8,45 @@ use std::io::Read;
 use rustix::thread::CpuSet;
 
 /// Faults from one look to the next: few after a change, then twice as many each time.
-const FAULTS_MIN: u32 = 16;
+const FAULTS_MIN: u32 = 4;
 const FAULTS_MAX: u32 = 4096;
-/// The field of `/proc/self/task/N/stat` behind the name that has the CPU of the thread, counted from 0.
+/// The field of a thread's `stat` behind the name that has the CPU of the thread, counted from 0.
 const FIELD: usize = 36;
 const STAT_BYTES_MAX: usize = 1024;
 
 /// Where this thread is bound to, and when to look again.
 #[derive(Debug)]
 pub(super) struct Follow {
+    /// The directory of the threads that fault.
+    threads: &'static str,
     cpu: Option<usize>,
     faults: u32,
     wait: u32,
 }
 
 impl Follow {
-    pub fn new() -> Follow {
+    pub fn new(threads: &'static str) -> Follow {
         Follow {
+            threads,
             cpu: None,
             faults: 0,
             wait: 1,
         }
     }
 
-    /// Notes a fault of `thread`, and binds this thread to that one's CPU if it is time to look.
-    pub fn fault(&mut self, thread: u32) {
+    /// Notes a fault of `thread`, and binds this thread to that one's CPU if it is time to look. If this thread has given
+    /// way to the other they share a CPU.
+    pub fn answered(&mut self, thread: u32, gave_way: bool) {
+        if gave_way {
+            (self.faults, self.wait) = (0, FAULTS_MIN);
+            return;
+        }
         self.faults += 1;
         if self.faults < self.wait {
             return;
         }
         self.faults = 0;
-        let cpu = cpu_of(thread);
+        let cpu = cpu_of(self.threads, thread);
         if cpu.is_none() || cpu == self.cpu {
             self.wait = (2 * self.wait).clamp(FAULTS_MIN, FAULTS_MAX);
             return;
@@ -59,9 +67,9 @@ fn bind(cpu: usize) -> bool {
 }
 
 /// The CPU on which `thread` ran last.
-fn cpu_of(thread: u32) -> Option<usize> {
+fn cpu_of(threads: &str, thread: u32) -> Option<usize> {
     let mut buffer = [0; STAT_BYTES_MAX];
-    let mut file = File::open(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let mut file = File::open(format!("{threads}/{thread}/stat")).ok()?;
     let length = file.read(&mut buffer).ok()?;
     parse(&buffer[..length])
 }
@@ -80,9 +88,11 @@ mod tests {
     fn the_cpu_of_this_thread_is_found() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let set = rustix::thread::sched_getaffinity(None).unwrap();
-        let cpu = cpu_of(thread).unwrap();
-        assert!(cpu < CpuSet::MAX_CPU && set.is_set(cpu), "{cpu}");
-        assert_eq!(cpu_of(0), None);
+        for threads in ["/proc/self/task", "/proc"] {
+            let cpu = cpu_of(threads, thread).unwrap();
+            assert!(cpu < CpuSet::MAX_CPU && set.is_set(cpu), "{cpu}");
+            assert_eq!(cpu_of(threads, 0), None);
+        }
     }
 
     #[test]
