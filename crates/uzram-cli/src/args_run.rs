@@ -1,6 +1,7 @@
 //! The arguments of `uzram run`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -13,6 +14,7 @@ Examples:
   uzram run --memory 2G -- make -j8
   uzram run --memory 25% --stats -- python3 train.py
   uzram run --memory 512M --algorithm zstd -- ./server
+  uzram run --memory 2G --spill /var/tmp/spill -- ./render
 
 The budget is for the private memory of the program and of all processes that it begins, together; \
 what they keep in files counts elsewhere. Compressed pages come on top. As long as all fits nothing is done \
@@ -29,6 +31,10 @@ pub struct RunArgs {
     /// The codec, by zram's name; auto chooses for each page
     #[arg(long, short, value_name = "NAME", default_value = "auto")]
     pub algorithm: String,
+    /// A file or block device for pages that do not compress: they would take as much memory as before. A new file has no name
+    /// while it is used, and is gone afterwards
+    #[arg(long, value_name = "FILE")]
+    pub spill: Option<PathBuf>,
     /// At the end, say what was done
     #[arg(long)]
     pub stats: bool,

@@ -112,6 +112,9 @@ impl Server {
                 space.table.put(address, place);
             }
         }
+        if self.taken.is_empty() {
+            self.objects.spill();
+        }
         Ok(())
     }
 

@@ -1,9 +1,12 @@
 //! The front: the program's parent. It passes signals on, reaps, and ends as the program ends.
 
 use std::ffi::OsString;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -46,6 +49,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// The codec, by zram's name.
     pub algorithm: String,
+    /// A file, or a block device, for pages that do not compress. A new file is removed at once, and lives as long as the run.
+    pub spill: Option<PathBuf>,
     /// The command that serves, as [`serve`](crate::serve) does.
     pub server: Vec<OsString>,
     /// The program and its arguments.
@@ -106,6 +111,7 @@ impl Front {
             let what = what.to_string();
             move |error: Errno| (FAILED, format!("{what}: {error}"))
         };
+        let spill = options.spill.as_deref().map(open_spill).transpose()?;
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (socket, its) = pair.map_err(failed("no socket"))?;
@@ -114,7 +120,8 @@ impl Front {
             budget_bytes: options.memory_bytes,
             algorithm: options.algorithm.clone(),
         };
-        send(socket.as_fd(), &begin, None).map_err(failed("the server does not hear"))?;
+        let descriptor = spill.as_ref().map(File::as_fd);
+        send(socket.as_fd(), &begin, descriptor).map_err(failed("the server does not hear"))?;
         match receive(socket.as_fd()) {
             Ok(Some((ToFront::Ready, _))) => {}
             Ok(Some((ToFront::Refused(text), _))) => return Err((FAILED, text)),
@@ -253,6 +260,29 @@ impl Front {
         let _ = kill(self.server, Signal::SIGKILL);
         self.reap();
         self.descriptors.clear();
+    }
+}
+
+/// Opens the file for what does not compress.
+fn open_spill(path: &Path) -> Result<File, (u8, String)> {
+    let failed = |error: std::io::Error| (FAILED, format!("--spill {}: {error}", path.display()));
+    let mut options = File::options();
+    options.read(true).write(true);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            // Nothing of it is of use to anybody afterwards, and so nothing is left, however the run ends.
+            fs::remove_file(path).map_err(failed)?;
+            Ok(file)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            let kind = fs::metadata(path).map_err(failed)?.file_type();
+            if !kind.is_file() && !kind.is_block_device() {
+                let text = format!("--spill {}: name a file or a block device", path.display());
+                return Err((FAILED, text));
+            }
+            options.open(path).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
     }
 }
 

@@ -18,6 +18,7 @@ mod protocol;
 mod registers;
 mod server;
 mod space;
+mod spill;
 mod state;
 mod table;
 mod taken;

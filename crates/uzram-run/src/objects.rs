@@ -1,7 +1,11 @@
 //! The compressed pages of all processes. A page that a program and its children have in common is stored once.
 
+use std::fs::File;
+use std::sync::Arc;
+
 use uzram::{PageIndex, Result, Store};
 
+use crate::spill::Spill;
 use crate::units::PAGE_BYTES;
 
 /// A stored page, by its index in the store.
@@ -10,7 +14,8 @@ pub(crate) struct Object(u32);
 
 /// The store, and how many address spaces have each of its pages.
 pub(crate) struct Objects {
-    store: Store,
+    store: Arc<Store>,
+    spill: Option<Spill>,
     owners: Vec<u32>,
     free: Vec<u32>,
 }
@@ -19,17 +24,26 @@ pub(crate) struct Objects {
 const PAGES_MAX: u64 = 1 << 30;
 
 impl Objects {
-    /// None yet.
+    /// None yet. Those that do not compress go to `spill`, if there is one.
     ///
     /// # Errors
-    /// [`uzram::ErrorKind::UnknownName`] for an algorithm that there is not.
-    pub(crate) fn new(algorithm: &str) -> Result<Objects> {
-        let store = Store::builder()
+    /// [`uzram::ErrorKind::UnknownName`] for an algorithm that there is not; a backing file's.
+    pub(crate) fn new(algorithm: &str, spill: Option<File>) -> Result<Objects> {
+        let builder = Store::builder()
             .size(PAGES_MAX * PAGE_BYTES as u64)
-            .algorithm(algorithm)
-            .build()?;
+            .algorithm(algorithm);
+        let spills = spill.is_some();
+        let store = Arc::new(match spill {
+            Some(file) => builder.backing_file(file).build()?,
+            None => builder.build()?,
+        });
+        let spill = match spills {
+            true => Some(Spill::begin(Arc::clone(&store))?),
+            false => None,
+        };
         Ok(Objects {
             store,
+            spill,
             owners: Vec::new(),
             free: Vec::new(),
         })
@@ -84,6 +98,18 @@ impl Objects {
         self.owners.len() - self.free.len()
     }
 
+    /// Lets those that do not compress go to the file. If too many wait for that it takes some time.
+    pub(crate) fn spill(&self) {
+        if let Some(spill) = &self.spill {
+            spill.note(self.store.stats().huge_pages);
+        }
+    }
+
+    /// The reason why pages stay in memory that could be in the file, once.
+    pub(crate) fn spill_failure(&self) -> Option<String> {
+        self.spill.as_ref()?.failure()
+    }
+
     /// The store.
     pub(crate) fn store(&self) -> &Store {
         &self.store
@@ -96,7 +122,7 @@ mod tests {
 
     #[test]
     fn an_object_lives_as_long_as_it_has_owners() {
-        let mut objects = Objects::new("lz4").unwrap();
+        let mut objects = Objects::new("lz4", None).unwrap();
         let (first, second) = ([1; PAGE_BYTES], [2; PAGE_BYTES]);
         let one = objects.put(&first).unwrap();
         let two = objects.put(&second).unwrap();

@@ -26,6 +26,8 @@ pub struct Statistics {
     pub stored_pages_max: u64,
     /// Bytes of these pages, compressed.
     pub compressed_bytes: u64,
+    /// Those of them that are in a file, and not compressed.
+    pub spilled_pages: u64,
     /// Memory that the store takes, in bytes.
     pub store_bytes: u64,
     /// The most memory that the store took, in bytes.
@@ -49,7 +51,7 @@ pub struct Statistics {
 /// To the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToServer {
-    /// The first packet.
+    /// The first packet. The file for what does not compress comes with it.
     Begin {
         budget_bytes: u64,
         algorithm: String,
@@ -113,7 +115,8 @@ impl Statistics {
     pub fn lines(&self) -> Vec<String> {
         let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
         let pages = |pages: u64| mib(pages * 4096);
-        let ratio = self.stored_pages as f64 * 4096.0 / self.compressed_bytes.max(1) as f64;
+        let compressed_pages = self.stored_pages.saturating_sub(self.spilled_pages);
+        let ratio = compressed_pages as f64 * 4096.0 / self.compressed_bytes.max(1) as f64;
         let mut lines = vec![format!(
             "memory: {} now, {} at most, of a budget of {}",
             mib(self.used_bytes),
@@ -124,10 +127,13 @@ impl Statistics {
             lines.push("it fitted: nothing was compressed".into());
             return lines;
         }
-        if self.stored_pages > 0 {
+        if self.spilled_pages > 0 {
+            lines.push(format!("in the file: {}", pages(self.spilled_pages)));
+        }
+        if compressed_pages > 0 {
             lines.push(format!(
                 "compressed: {} in {} (ratio {ratio:.2})",
-                pages(self.stored_pages),
+                pages(compressed_pages),
                 mib(self.compressed_bytes)
             ));
         }

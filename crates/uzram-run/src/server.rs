@@ -42,12 +42,13 @@ pub fn serve() -> uzram::Result<()> {
             budget_bytes,
             algorithm,
         },
-        _,
+        spill,
     )) = begin
     else {
         return Err(Error::new(ErrorKind::InvalidInput, "no front speaks"));
     };
-    let made = Uffd::check_others().and_then(|()| Server::new(&front, budget_bytes, &algorithm));
+    let made =
+        Uffd::check_others().and_then(|()| Server::new(&front, budget_bytes, &algorithm, spill));
     let mut server = match made {
         Ok(server) => server,
         Err(error) => {

@@ -3,6 +3,7 @@
 //! One verb a file works on it: `follow`, `faults`, `evict`, `look`, and the loop in `server`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,7 @@ impl Server {
         front: &OwnedFd,
         budget_bytes: u64,
         algorithm: &str,
+        spill: Option<OwnedFd>,
     ) -> uzram::Result<Server> {
         let now = Instant::now();
         let front_process = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
@@ -81,7 +83,7 @@ impl Server {
                 Error::new(ErrorKind::Io, "no descriptor is free").with_source(error)
             })?),
             front_process,
-            objects: Objects::new(algorithm)?,
+            objects: Objects::new(algorithm, spill.map(File::from))?,
             spaces: BTreeMap::new(),
             next_space: 0,
             taken: Taken::new(),
@@ -162,6 +164,7 @@ impl Server {
         Statistics {
             stored_pages: self.objects.pages() as u64,
             compressed_bytes: stats.compr_data_size_bytes,
+            spilled_pages: stats.bd_count,
             store_bytes: self.objects.store().mem_used_bytes(),
             mappings: self
                 .spaces
@@ -178,6 +181,10 @@ impl Server {
         statistics.store_bytes_max = statistics.store_bytes_max.max(stats_max);
         statistics.stored_pages_max = statistics.stored_pages_max.max(self.objects.pages() as u64);
         self.objects.store().maintain(MAINTENANCE);
+        if let Some(text) = self.objects.spill_failure() {
+            let text = format!("what does not compress stays in memory: {text}");
+            self.tell(&ToFront::Warning(text));
+        }
     }
 
     pub(crate) fn agents(&self) -> BTreeSet<i32> {

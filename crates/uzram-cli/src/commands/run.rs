@@ -16,6 +16,7 @@ pub fn run(args: &RunArgs) -> Result {
     let options = Options {
         memory_bytes,
         algorithm: args.algorithm.clone(),
+        spill: args.spill.clone(),
         server: vec!["/proc/self/exe".into(), "run-server".into()],
         program: args.program.clone(),
     };

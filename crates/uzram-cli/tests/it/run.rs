@@ -15,6 +15,11 @@ fn wrong_options_are_named_with_a_remedy() {
     refused(&["--", "true"], 2, "--memory");
     refused(&["--memory", "1M", "--", "true"], 2, "give at least 16M");
     refused(&["--memory", "much", "--", "true"], 2, "much");
+    let directory = home.dir.path().to_str().unwrap();
+    let arguments = ["--memory", "64M", "--spill", directory, "--", "true"];
+    refused(&arguments, 125, "name a file or a block device");
+    let arguments = ["--memory", "64M", "--spill", "/none/spill", "--", "true"];
+    refused(&arguments, 125, "--spill /none/spill: No such file");
     let status = if is_root() {
         "unknown algorithm"
     } else {

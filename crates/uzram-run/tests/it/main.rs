@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -141,6 +141,64 @@ fn memory_that_does_not_compress_is_kept() {
     }
     let (left, _) = check(64, &["noise", "160"]);
     assert!(left > 10_000, "{left} pages left");
+}
+
+/// Bytes of memory that compressed pages took at most, with a file for what does not compress, and what was told.
+fn spill(file: &Path) -> (u64, String) {
+    let me = budget();
+    let mut command = command(64, &[me.to_str().unwrap(), "noise", "320"]);
+    let output = output_in_time(command.env("SPILL", file));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "right\n");
+    let store = told.rsplit_once(" store ").expect(&told).1;
+    (store.trim().parse().unwrap(), told)
+}
+
+#[test]
+fn memory_that_does_not_compress_goes_to_a_file() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("spill");
+    let (store_bytes, told) = spill(&file);
+    // 256 MiB went, and 64 MiB may wait.
+    assert!(store_bytes < 128 << 20, "{told}");
+    assert!(!file.exists());
+    // One that was there is used, and stays.
+    fs::File::create(&file).unwrap();
+    let (store_bytes, told) = spill(&file);
+    assert!(store_bytes < 128 << 20 && file.exists(), "{told}");
+    // Other people's bytes are not overwritten.
+    fs::write(&file, "letters").unwrap();
+    let output = output_in_time(command(64, &["true"]).env("SPILL", &file));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{told}");
+    assert_eq!(fs::read(&file).unwrap(), b"letters", "{told}");
+}
+
+#[test]
+fn a_full_disk_leaves_memory_where_it_is() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().to_str().unwrap();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=8m", "small", at])
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        return eprintln!("left out: nothing can be mounted");
+    }
+    let ran = std::panic::catch_unwind(|| spill(&directory.path().join("spill")));
+    Command::new("umount").arg(at).status().unwrap();
+    let (store_bytes, told) = ran.unwrap();
+    assert!(store_bytes > 128 << 20, "{told}");
+    let warnings = told
+        .matches("what does not compress stays in memory")
+        .count();
+    assert_eq!(warnings, 1, "{told}");
 }
 
 #[test]

@@ -45,6 +45,7 @@ fn under_budget(mib: u64, program: &[OsString]) {
     let options = Options {
         memory_bytes: mib << 20,
         algorithm: "lz4".into(),
+        spill: std::env::var_os("SPILL").map(Into::into),
         server: vec![me.into(), "serve".into()],
         program: program.to_vec(),
     };
@@ -52,8 +53,11 @@ fn under_budget(mib: u64, program: &[OsString]) {
         Ok(outcome) => {
             if let Some(statistics) = outcome.statistics {
                 eprintln!(
-                    "left {} back {} peak {}",
-                    statistics.pages_out, statistics.pages_back, statistics.peak_bytes
+                    "left {} back {} peak {} store {}",
+                    statistics.pages_out,
+                    statistics.pages_back,
+                    statistics.peak_bytes,
+                    statistics.store_bytes_max
                 );
             }
             exit(outcome.status.into());
