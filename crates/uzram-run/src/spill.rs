@@ -1,5 +1,5 @@
 //! Pages that do not compress go to a file, if there is one. A thread writes them, so nobody waits for it unless it falls behind.
-//! Who touches such a page waits for the file, and so does the server.
+//! A touch of such a page waits for the file, and so does the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
