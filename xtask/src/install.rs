@@ -64,6 +64,7 @@ pub const QEMU_DAEMON: Tool = tool("qemu-storage-daemon", "qemu-system-common");
 pub const QEMU_SYSTEM: Tool = tool("qemu-system-x86_64", "qemu-system-x86");
 pub const QEMU_SYSTEM_ARM: Tool = tool("qemu-system-aarch64", "qemu-system-arm");
 pub const RUNC: Tool = tool("runc", "runc");
+pub const SOCAT: Tool = tool("socat", "socat");
 pub const TAR: Tool = tool("tar", "tar");
 pub const UNSHARE: Tool = tool("unshare", "util-linux");
 pub const XZ: Tool = tool("xz", "xz-utils");
@@ -102,6 +103,7 @@ pub const ALL: &[Tool] = &[
     QEMU_SYSTEM,
     QEMU_SYSTEM_ARM,
     RUNC,
+    SOCAT,
     XZ,
 ];
 

@@ -15,6 +15,13 @@ pub enum Peer {
     Process(u32),
     /// An address and port.
     Address(SocketAddr),
+    /// A machine beside this one, over vsock.
+    Vsock {
+        /// The machine's number: 2 for the host, 1 for this machine, others for guests.
+        cid: u32,
+        /// The client's port.
+        port: u32,
+    },
     /// A client that the system does not name, such as a process outside of a container.
     Unknown,
 }
@@ -39,6 +46,7 @@ impl fmt::Display for Peer {
         match self {
             Peer::Process(pid) => write!(f, "process {pid}"),
             Peer::Address(address) => write!(f, "{address}"),
+            Peer::Vsock { cid, port } => write!(f, "vsock {cid}:{port}"),
             Peer::Unknown => f.write_str("somebody"),
         }
     }

@@ -10,7 +10,7 @@ use uzram::ErrorKind;
 use uzram_frontends::nbd::{Endpoint, Exports, Limits, Peer, Server as NbdServer, ServerHandle};
 
 use crate::error::{Error, Result};
-use crate::tls::{OPEN_TO_ALL, TlsOptions};
+use crate::tls::{TlsOptions, open_to_all};
 
 /// One socket, served from [`Place::start`] to [`Place::end`]; clients can connect before and wait.
 pub(crate) struct Place {
@@ -110,11 +110,7 @@ impl Place {
             let _ = self.tls.set(tls);
         }
         if self.is_open_to_others() && !is_insecure {
-            let text = format!(
-                "{OPEN_TO_ALL}; have the socket listen at 127.0.0.1 or [::1], give tls-cert and \
-                 tls-key, or add insecure on a network you trust"
-            );
-            return Err(refuse(&text));
+            return Err(refuse(&open_to_all(&self.endpoint)));
         }
         if is_first {
             self.exports.set_default(Some(name));

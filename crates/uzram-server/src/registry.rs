@@ -414,7 +414,7 @@ impl Changing {
     fn guest_socket(&self, name: &str, endpoint: Option<&Endpoint>) -> Result<Arc<GuestSocket>> {
         let path = match endpoint {
             Some(Endpoint::Unix(path)) => path.clone(),
-            Some(Endpoint::Tcp(_)) | None => self.state.vhost_socket(name),
+            Some(Endpoint::Tcp(_) | Endpoint::Vsock(_)) | None => self.state.vhost_socket(name),
         };
         let socket = GuestSocket::bind(&path);
         let socket = socket.map_err(|error| self.explain(error, &Endpoint::Unix(path)))?;

@@ -386,7 +386,7 @@ mod tests {
         let served = |device: &Arc<Device>| -> Vec<String> {
             let paths = device.endpoints().map(|endpoint| match endpoint {
                 Endpoint::Unix(path) => path.file_name().unwrap().to_str().unwrap().to_owned(),
-                Endpoint::Tcp(_) => unreachable!(),
+                Endpoint::Tcp(_) | Endpoint::Vsock(_) => unreachable!(),
             });
             paths.collect()
         };

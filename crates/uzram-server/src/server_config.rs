@@ -1,7 +1,5 @@
 //! The options of a server itself, as opposed to those of its devices.
 
-use std::net::SocketAddr;
-
 use log::LevelFilter;
 use uzram::ErrorKind;
 use uzram_frontends::nbd::Endpoint;
@@ -66,7 +64,11 @@ impl ServerConfig {
     /// [`ErrorKind::InvalidInput`] with the address and the remedy.
     pub fn check_reach(&self) -> Result<()> {
         match &self.metrics {
-            Some(Endpoint::Tcp(address)) if !self.insecure && !is_loopback(*address) => {
+            Some(endpoint) if !self.insecure && !endpoint.is_loopback() => {
+                let address = match endpoint {
+                    Endpoint::Tcp(address) => address.to_string(),
+                    Endpoint::Vsock(_) | Endpoint::Unix(_) => endpoint.to_string(),
+                };
                 let text = format!(
                     "{address}: other machines could read what the disks hold and do; use 127.0.0.1 \
                      or [::1], a Unix socket, or add insecure on a network you trust"
@@ -78,10 +80,6 @@ impl ServerConfig {
     }
 }
 
-fn is_loopback(address: SocketAddr) -> bool {
-    Endpoint::Tcp(address).is_loopback()
-}
-
 /// An address for metrics: IP:PORT, or a path, which has a slash.
 ///
 /// # Errors
@@ -89,7 +87,7 @@ fn is_loopback(address: SocketAddr) -> bool {
 pub fn metrics_endpoint(text: &str) -> Result<Endpoint> {
     match text.contains('/') {
         true => Ok(Endpoint::Unix(absolute_path(text)?)),
-        false => address(text).map(Endpoint::Tcp).map_err(|_| {
+        false => address(text).map(Endpoint::Tcp).ok_or_else(|| {
             let text = format!(
                 "{:?}: neither an address, as 127.0.0.1:9100, nor a path, as /run/uzram/metrics",
                 shown(text)

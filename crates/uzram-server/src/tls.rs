@@ -89,9 +89,20 @@ impl TlsOptions {
     }
 }
 
-/// The reason why no disk is served without TLS at an address that other machines reach.
-pub(crate) const OPEN_TO_ALL: &str = "other machines could read and write the disk, as NBD without \
-                                      TLS is open to all who connect";
+/// The reason why no disk is served without TLS at `endpoint`, which other machines reach, and the ways out.
+pub(crate) fn open_to_all(endpoint: &Endpoint) -> String {
+    let remedy = match endpoint {
+        Endpoint::Vsock(_) => {
+            "give tls-cert and tls-key, or add insecure where you trust the host and every guest"
+        }
+        Endpoint::Tcp(_) | Endpoint::Unix(_) => {
+            "use 127.0.0.1 or [::1], give tls-cert and tls-key, or add insecure on a network you trust"
+        }
+    };
+    format!(
+        "other machines could read and write the disk, as NBD without TLS is open to all who connect; {remedy}"
+    )
+}
 
 #[cfg(test)]
 mod tests {

@@ -516,9 +516,9 @@ fn sockets(listening: &CString) -> Vec<Call> {
             &socket(libc::AF_PACKET, libc::SOCK_RAW, 0),
         ),
         call(
-            "socket, vsock",
+            "socket, vsock datagram",
             libc::SYS_socket,
-            &socket(libc::AF_VSOCK, stream, 0),
+            &socket(libc::AF_VSOCK, datagram, 0),
         ),
         call(
             "socket, crypto",

@@ -40,6 +40,7 @@ const KEPT: &[&str] = &[
     "fs",
     "lib",
     "mm",
+    "net/vmw_vsock",
 ];
 
 /// A kernel that is ready to boot.

@@ -87,7 +87,8 @@ impl Modules {
         }
         let Some(file) = self.files.get(&name) else {
             return Err(format!(
-                "module {name}: neither built into the kernel nor among its modules"
+                "module {name}: neither built into the kernel nor among the modules that are kept of it; \
+                 remove the kernel's folder in the cache if its modules were kept before {name} was"
             ));
         };
         let needs = Needs::read(file)?;

@@ -132,6 +132,17 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "vsock",
+        script: include_str!("../../guest/vsock.sh"),
+        modules: &["vsock_loopback"],
+        programs: &[install::NBDCOPY, install::NBDINFO, install::SOCAT],
+        uzram: true,
+        certificate: true,
+        memory_mib: 512,
+        limit: Duration::from_secs(120),
+        ..PLAIN
+    },
+    GuestTest {
         name: "ublk",
         script: include_str!("../../guest/ublk.sh"),
         modules: &["ublk_drv", "ext4"],

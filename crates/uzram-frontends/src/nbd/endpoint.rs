@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use rustix::net::{SocketAddrUnix, SocketType};
 use uzram::{Error, ErrorKind, Result};
 
+use super::vsock;
 use crate::unix_socket::{self, SocketNode};
 
 /// The address at which a server listens. Displayed as the URI that clients take.
@@ -23,6 +24,7 @@ use crate::unix_socket::{self, SocketNode};
 /// let tcp = Endpoint::Tcp(([127, 0, 0, 1], 10809).into());
 /// assert_eq!(tcp.uri("disk0"), "nbd://127.0.0.1:10809/disk0");
 /// assert!(tcp.is_loopback());
+/// assert_eq!(Endpoint::Vsock(10809).uri("disk0"), "nbd+vsock://1:10809/disk0");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
@@ -30,10 +32,14 @@ pub enum Endpoint {
     Unix(PathBuf),
     /// An address and port; port 0 takes a free one.
     Tcp(SocketAddr),
+    /// A port of vsock, at each number that this machine has: its guests connect to it, or the host whose guest
+    /// it is. `u32::MAX` takes a free one.
+    Vsock(u32),
 }
 
 impl Endpoint {
-    /// The URI of the export `name` here.
+    /// The URI of the export `name` here. Over vsock it is that of clients on this machine; others put the number
+    /// that they know this machine by in place of 1: 2 in a guest of it.
     #[must_use]
     pub fn uri(&self, name: &str) -> String {
         self.uri_of("nbd", name)
@@ -53,6 +59,7 @@ impl Endpoint {
                 format!("{scheme}+unix:///{name}?socket={path}")
             }
             Endpoint::Tcp(address) => format!("{scheme}://{address}/{name}"),
+            Endpoint::Vsock(port) => format!("{scheme}+vsock://{}:{port}/{name}", vsock::CID_LOCAL),
         }
     }
 
@@ -62,6 +69,7 @@ impl Endpoint {
         match self {
             Endpoint::Unix(_) => true,
             Endpoint::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Endpoint::Vsock(_) => false,
         }
     }
 }
@@ -103,7 +111,8 @@ impl Listener {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if somebody listens there, [`ErrorKind::InvalidInput`] for an address or
-    /// path that cannot be, [`ErrorKind::Io`] for what the system refuses.
+    /// path that cannot be, [`ErrorKind::Unsupported`] for vsock where the kernel has none, [`ErrorKind::Io`] for what
+    /// the system refuses.
     pub fn bind(endpoint: &Endpoint) -> Result<Listener> {
         match endpoint {
             Endpoint::Unix(path) => {
@@ -115,6 +124,14 @@ impl Listener {
                 })
             }
             Endpoint::Tcp(address) => bind_tcp(*address),
+            Endpoint::Vsock(port) => {
+                let (socket, port) = vsock::listen(*port)?;
+                Ok(Listener {
+                    socket,
+                    endpoint: Endpoint::Vsock(port),
+                    _node: None,
+                })
+            }
         }
     }
 

@@ -65,7 +65,7 @@
 //! ```
 //!
 //! The caller decides which clients may connect: a Unix socket is made with mode 0600, and
-//! [`Endpoint::is_loopback`] tells whether other machines reach a TCP address. Without TLS the
+//! [`Endpoint::is_loopback`] tells whether other machines reach an address. Without TLS the
 //! protocol has neither encryption nor authentication. With the feature `tls`, `Server::with_tls`
 //! offers or requires TLS 1.2 or 1.3, with a certificate of the server and, if asked for, of the
 //! clients.
@@ -152,6 +152,7 @@ mod socket;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod transmission;
+mod vsock;
 mod wire;
 
 use std::time::Duration;

@@ -22,7 +22,7 @@ use super::handshake::{Agreement, Handshake, Security, Step};
 use super::received::Received;
 use super::socket::Socket;
 use super::tls::Tls;
-use super::wire;
+use super::{vsock, wire};
 use crate::peer::Peer;
 
 /// Clients that are being told that the server is full. Further ones are hung up on.
@@ -90,6 +90,8 @@ struct Clients {
 enum Origin {
     User(u32),
     Machine(IpAddr),
+    /// A machine beside this one, by its number.
+    Neighbour(u32),
     Unknown,
 }
 
@@ -97,6 +99,7 @@ impl Origin {
     fn of(fd: &OwnedFd, peer: Peer) -> Origin {
         match peer {
             Peer::Address(address) => Origin::Machine(address.ip().to_canonical()),
+            Peer::Vsock { cid, .. } => Origin::Neighbour(cid),
             Peer::Process(_) | Peer::Unknown => {
                 socket_peercred(fd).map_or(Origin::Unknown, |peer| Origin::User(peer.uid.as_raw()))
             }
@@ -115,8 +118,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if a server listens there, [`ErrorKind::InvalidInput`] for a path that
-    /// is too long or an address of another machine, [`ErrorKind::Io`] for a missing directory, a
-    /// lack of permission and whatever else the system refuses.
+    /// is too long or an address of another machine, [`ErrorKind::Unsupported`] for vsock where the
+    /// kernel has none, [`ErrorKind::Io`] for a missing directory, a lack of permission and whatever else
+    /// the system refuses.
     pub fn bind(endpoint: &Endpoint, exports: Arc<Exports>, limits: Limits) -> Result<Server> {
         Server::new(Listener::bind(endpoint)?, exports, limits)
     }
@@ -360,7 +364,7 @@ enum Admission {
 
 /// Starts the thread of a new client, if there is room for one.
 fn admit(shared: &Arc<Shared>, fd: OwnedFd) -> Admission {
-    let peer = Peer::of(&fd);
+    let peer = vsock::peer(&fd).unwrap_or_else(|| Peer::of(&fd));
     let origin = Origin::of(&fd, peer);
     let socket = Arc::new(Socket::new(fd, shared.limits.request_timeout));
     if matches!(shared.listener.endpoint, Endpoint::Tcp(_)) {

@@ -161,6 +161,26 @@ fn a_port_in_use_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
+/// Where the kernel has no vsock the error says so. Clients connect in the guest's test `vsock`.
+#[test]
+fn a_port_of_vsock_is_free_or_in_use_or_the_kernel_has_none() {
+    let any = Endpoint::Vsock(u32::MAX);
+    let first = match bind(&any) {
+        Ok(first) => first,
+        Err(error) => {
+            let text = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{text}");
+            assert!(text.contains("no vsock; load its module"), "{text}");
+            return;
+        }
+    };
+    let chosen = first.endpoint().clone();
+    assert_ne!(chosen, any);
+    let error = bind(&chosen).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.to_string().contains("choose another port"), "{error}");
+}
+
 #[test]
 fn uris_escape_what_means_something_in_them() {
     let unix = Endpoint::Unix("/tmp/a b&c?#%/s.sock".into());
@@ -168,6 +188,10 @@ fn uris_escape_what_means_something_in_them() {
         unix.uri("x/y z"),
         "nbd+unix:///x/y%20z?socket=/tmp/a%20b%26c%3F%23%25/s.sock"
     );
+    let vsock = Endpoint::Vsock(10809);
+    assert_eq!(vsock.uri("x/y z"), "nbd+vsock://1:10809/x/y%20z");
+    assert_eq!(vsock.uri_tls("d"), "nbds+vsock://1:10809/d");
+    assert!(!vsock.is_loopback());
     let v6 = Endpoint::Tcp("[::1]:10809".parse().unwrap());
     assert_eq!(v6.to_string(), "nbd://[::1]:10809/");
     assert!(v6.is_loopback());

@@ -55,7 +55,7 @@ impl BoundMetrics {
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.listener.endpoint {
             Endpoint::Unix(path) => path.parent(),
-            Endpoint::Tcp(_) => None,
+            Endpoint::Tcp(_) | Endpoint::Vsock(_) => None,
         }
     }
 

@@ -5,7 +5,7 @@ use uzram_frontends::nbd::Endpoint;
 use crate::attachment::Attach;
 use crate::device::{DeviceConfig, DeviceKind};
 use crate::error::{Error, Result};
-use crate::tls::OPEN_TO_ALL;
+use crate::tls::open_to_all;
 
 /// The situations in which `insecure` has an effect.
 pub(crate) const INSECURE_NEEDS: &str = "only means something with listen, or at a socket handed over \
@@ -63,26 +63,23 @@ fn check_kind(config: &DeviceConfig) -> Result<(), (&'static str, String)> {
     }
 }
 
-/// Whether other machines can connect.
-fn is_open(config: &DeviceConfig) -> bool {
-    config.endpoint.as_ref().is_some_and(|e| !e.is_loopback())
-}
-
 fn check_reach(config: &DeviceConfig) -> Result<()> {
     let is_allowed = config.insecure || config.tls.is_given();
-    if let (Some(Endpoint::Tcp(address)), true, false) =
-        (&config.endpoint, is_open(config), is_allowed)
-    {
-        let text = format!(
-            "{address}: {OPEN_TO_ALL}; use 127.0.0.1 or [::1], give tls-cert and tls-key, or add \
-             insecure on a network you trust"
-        );
+    let open = config.endpoint.as_ref().filter(|at| !at.is_loopback());
+    if let (Some(endpoint), false) = (open, is_allowed) {
+        let given = match endpoint {
+            Endpoint::Tcp(address) => address.to_string(),
+            Endpoint::Vsock(port) => format!("vsock:{port}"),
+            Endpoint::Unix(path) => path.display().to_string(),
+        };
+        let text = format!("{given}: {}", open_to_all(endpoint));
         return Err(Error::invalid("listen", text));
     }
     let has_address = config.endpoint.is_some() || config.tls.is_given();
     let is_guests = config.attach == Attach::VhostUser;
-    let has_no_socket = config.tls.is_given() || matches!(config.endpoint, Some(Endpoint::Tcp(_)));
-    if is_guests && has_no_socket {
+    let has_socket = matches!(config.endpoint, Some(Endpoint::Unix(_)));
+    let has_other = config.endpoint.is_some() && !has_socket;
+    if is_guests && (config.tls.is_given() || has_other) {
         let text = "vhost-user: lends memory, which takes a Unix socket; leave listen and tls out";
         return Err(Error::invalid("attach", text));
     }
@@ -99,7 +96,6 @@ fn check_reach(config: &DeviceConfig) -> Result<()> {
         return Err(Error::invalid("attach", text));
     }
     // Without an address it is for a socket that is handed over, of which only the server knows.
-    let has_socket = matches!(config.endpoint, Some(Endpoint::Unix(_)));
     if config.insecure && (has_socket || config.attach != Attach::Nbd) {
         return Err(Error::invalid("insecure", INSECURE_NEEDS));
     }

@@ -90,8 +90,9 @@ impl Draft {
 
 #[cfg(test)]
 mod tests {
-    use super::value::address;
+    use super::value::{address, listen_address};
     use super::*;
+    use uzram_frontends::nbd::Endpoint;
 
     fn refused(options: &[(&str, &str)]) -> String {
         let options = options.iter().copied();
@@ -168,7 +169,42 @@ mod tests {
             "127.0.0.1:65536",
             "localhost:x",
         ] {
-            assert!(address(text).is_err(), "{text}");
+            let refused = listen_address(text).unwrap_err().to_string();
+            assert!(refused.contains("write IP:PORT"), "{refused}");
         }
+    }
+
+    #[test]
+    fn vsock_is_a_port_and_no_number_of_a_machine() {
+        for (text, port) in [("vsock:10809", 10809), ("vsock:4294967294", u32::MAX - 1)] {
+            assert_eq!(listen_address(text).unwrap(), Endpoint::Vsock(port));
+        }
+        for (text, why) in [
+            ("vsock:", "with 1 to 4294967294"),
+            ("vsock:0", "with 1 to 4294967294"),
+            ("vsock:4294967295", "with 1 to 4294967294"),
+            ("vsock:99999999999", "with 1 to 4294967294"),
+            ("vsock:-1", "with 1 to 4294967294"),
+            ("vsock:port", "with 1 to 4294967294"),
+            ("vsock: 1", "with 1 to 4294967294"),
+            ("vsock:2:10809", "every number (CID)"),
+            ("vsock::10809", "every number (CID)"),
+            ("vsock://2:10809", "every number (CID)"),
+            ("vsock", "or vsock:PORT"),
+            ("VSOCK:1", "or vsock:PORT"),
+        ] {
+            let refused = listen_address(text).unwrap_err().to_string();
+            assert!(refused.contains(why) && refused.contains(text), "{refused}");
+        }
+        let open = refused(&[("size", "1M"), ("listen", "vsock:1")]);
+        assert!(
+            open.starts_with("listen: vsock:1: other machines"),
+            "{open}"
+        );
+        assert!(open.contains("every guest"), "{open}");
+        let trusted = [("size", "1M"), ("listen", "vsock:1"), ("insecure", "1")];
+        assert!(device_config(trusted).is_ok());
+        let guests = [&trusted[..], &[("attach", "vhost-user")]].concat();
+        assert!(refused(&guests).contains("Unix socket"));
     }
 }

@@ -6,7 +6,7 @@
 use uzram::{ErrorKind, Unit};
 use uzram_frontends::nbd::Endpoint;
 
-use super::value::{absolute_path, address, boolean};
+use super::value::{absolute_path, boolean, listen_address};
 use crate::attachment::Attach;
 use crate::device::{DeviceConfig, DeviceKind};
 use crate::error::{Error, Result};
@@ -195,8 +195,9 @@ pub static TABLE: &[OptionSpec] = {
             |config, text| set_endpoint(config, Endpoint::Unix(absolute_path(text)?)))
             .excludes("listen").shown_as("endpoint"),
         option("listen", Text("ADDR"),
-            "Listen on TCP: IP:PORT, port 0 for a free one. Every local user can connect", "",
-            |config, text| set_endpoint(config, Endpoint::Tcp(address(text)?)))
+            "Listen on TCP: IP:PORT, port 0 for a free one, where every local user can connect; or for virtual \
+             machines, vsock:PORT", "",
+            |config, text| set_endpoint(config, listen_address(text)?))
             .excludes("socket").shown_as("endpoint"),
         option("insecure", Flag,
             "Let --listen, or a socket handed over, be one that other machines reach, unencrypted and \

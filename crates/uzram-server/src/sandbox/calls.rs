@@ -288,7 +288,7 @@ fn conditional() -> Vec<(c_long, Vec<Vec<Condition>>)> {
         ),
         (
             libc::SYS_socket,
-            [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6]
+            [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_VSOCK]
                 .map(stream)
                 .into(),
         ),

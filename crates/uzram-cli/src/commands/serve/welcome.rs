@@ -51,6 +51,9 @@ fn scrape(metrics: &Endpoint) -> String {
             "curl --unix-socket {} http://uzram/metrics",
             quoted(&path.to_string_lossy())
         ),
+        Endpoint::Vsock(port) => {
+            format!("printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' | socat - VSOCK-CONNECT:1:{port}")
+        }
     };
     format!("{}\n  {curl}\n", bold("For Prometheus:"))
 }
@@ -89,10 +92,7 @@ fn one(device: &Device) -> String {
     let (setting, clients) = match (device.path(), device.guest_socket()) {
         (Some(path), _) => (String::new(), attached::lines(&path, name)),
         (_, Some(socket)) => (String::new(), attached::guest_lines(socket)),
-        _ => (
-            format!("  URI='{}'\n", device.uri()),
-            clients(device).into(),
-        ),
+        _ => (setting(device), clients(device)),
     };
     let clients = clients.into_iter();
     let clients = clients.map(|(line, why)| vec![format!("  {line}"), format!("# {why}")]);
@@ -141,12 +141,39 @@ fn facts(device: &Device) -> impl Iterator<Item = (&'static str, String)> {
     facts.into_iter()
 }
 
-/// Commands to type once `$URI` is set, with their purpose. A URI needs no escaping within quotes,
-/// because all characters that could end them are percent-encoded.
-fn clients(device: &Device) -> [(String, &'static str); 7] {
-    let kernel = match device.endpoints().next() {
+/// The line that sets `$URI`. A URI needs no escaping within quotes, because all characters that could end
+/// them are percent-encoded.
+fn setting(device: &Device) -> String {
+    let note = match device.endpoints().next() {
+        Some(Endpoint::Vsock(_)) => {
+            "    # on this machine; for 1 put 2 in a guest of it, and a guest's number on its host"
+        }
+        _ => "",
+    };
+    format!("  URI='{}'{note}\n", device.uri())
+}
+
+/// Commands to type once `$URI` is set, with their purpose.
+fn clients(device: &Device) -> Vec<(String, &'static str)> {
+    let fio =
+        "fio --name=t --ioengine=nbd --uri=\"$URI\" --rw=randrw --bs=4k --iodepth=16 --size=64M";
+    let mut lines = vec![
+        ("nbdinfo \"$URI\"".into(), "what it offers"),
+        (
+            "nbdcopy disk.img \"$URI\"".into(),
+            "an image in; swap the two for out",
+        ),
+        (fio.into(), "a load"),
+        (
+            "mkdir d; nbdfuse d \"$URI\" & sleep 1; mkfs.ext4 -F d/nbd".into(),
+            "a file to hold a file system",
+        ),
+    ];
+    let place = match device.endpoints().next() {
         Some(Endpoint::Unix(path)) => format!("-unix {}", quoted(&path.to_string_lossy())),
         Some(Endpoint::Tcp(address)) => format!("{} {}", address.ip(), address.port()),
+        // QEMU's programs know no URI of vsock, and the kernel's client no vsock.
+        Some(Endpoint::Vsock(_)) => return lines,
         None => String::new(),
     };
     let tls = if device.uri().starts_with("nbds") {
@@ -154,14 +181,7 @@ fn clients(device: &Device) -> [(String, &'static str); 7] {
     } else {
         ""
     };
-    let fio =
-        "fio --name=t --ioengine=nbd --uri=\"$URI\" --rw=randrw --bs=4k --iodepth=16 --size=64M";
-    [
-        ("nbdinfo \"$URI\"".into(), "what it offers"),
-        (
-            "nbdcopy disk.img \"$URI\"".into(),
-            "an image in; swap the two for out",
-        ),
+    lines.extend([
         (
             "qemu-img convert -n -O raw disk.qcow2 \"$URI\"".into(),
             "any image format in",
@@ -170,16 +190,12 @@ fn clients(device: &Device) -> [(String, &'static str); 7] {
             "qemu-io -f raw -c 'write -P 7 0 1M' \"$URI\"".into(),
             "a write by hand",
         ),
-        (fio.into(), "a load"),
         (
-            "mkdir d; nbdfuse d \"$URI\" & sleep 1; mkfs.ext4 -F d/nbd".into(),
-            "a file to hold a file system",
-        ),
-        (
-            format!("nbd-client {tls}-N {} {kernel} /dev/nbd0", device.name()),
+            format!("nbd-client {tls}-N {} {place} /dev/nbd0", device.name()),
             "a block device, where the kernel has nbd",
         ),
-    ]
+    ]);
+    lines
 }
 
 #[cfg(test)]
