@@ -27,6 +27,7 @@ pub mod view;
 mod watch;
 pub mod zramctl;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
@@ -35,10 +36,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use uzram_server::attachment::Leftovers;
-use uzram_server::control::{Attributes, Reply, Request, ask_with};
+use uzram_server::control::{Attributes, Reply, Request, ask, ask_with};
 use uzram_server::nearest::remedy;
 use uzram_server::options::{OptionSpec, ValueForm, device_config};
-use uzram_server::state::{Entry, StateDir, check_name, default_path, own_uid};
+use uzram_server::state::{Entry, Owner, StateDir, check_name, default_path, own_uid};
 use uzram_server::{DeviceConfig, Latencies};
 
 use crate::args::device::Given;
@@ -153,12 +154,25 @@ pub struct Disk {
     pub attributes: Result<Attributes>,
 }
 
-/// All disks in the order of their names.
+/// All disks in the order of their names. Each server is asked once.
 pub fn disks(state: &StateDir) -> Result<Vec<Disk>> {
     let mut disks: Vec<Disk> = Vec::new();
+    let mut told = HashMap::new();
     let deadline = Instant::now() + LIST_DYING_TIMEOUT;
     for entry in state.entries()? {
-        let attributes = stat_by(state, &entry, deadline);
+        let answer = entry.owner.as_ref().map(|owner| {
+            let answer = told.entry(owner.control.clone());
+            (owner, answer.or_insert_with(|| ask_for_all(owner)))
+        });
+        let attributes = match answer {
+            Some((_, Ok(all))) => match all.remove(&entry.name) {
+                Some(attributes) => Ok(attributes),
+                // It has come since, or the server refused.
+                None => stat_by(state, &entry, deadline),
+            },
+            Some((owner, Err(error))) => Err(unanswered(state, &entry, owner, error, deadline)),
+            None => stat_by(state, &entry, deadline),
+        };
         // A server that was ending when it was asked is gone by now.
         if attributes.is_err() && !state.is_held(&entry) {
             continue;
@@ -170,6 +184,16 @@ pub fn disks(state: &StateDir) -> Result<Vec<Disk>> {
         });
     }
     Ok(disks)
+}
+
+/// The attributes of all disks of a server by their names; none if it refuses.
+fn ask_for_all(owner: &Owner) -> uzram_server::Result<HashMap<String, Attributes>> {
+    let reply = ask(&owner.control, &Request::List {})?;
+    let named = reply.devices.into_iter().filter_map(|attributes| {
+        let name = attributes.get("name")?.as_str()?.to_owned();
+        Some((name, attributes))
+    });
+    Ok(named.collect())
 }
 
 /// The text for an empty list: a server may be waiting for disks.
@@ -350,24 +374,32 @@ fn done_by(
             "{name}: its server is still starting; try again"
         )));
     };
-    let reply = ask_with(&owner.control, request, file).map_err(|error| {
-        if is_closed(&error) && ends(state, entry, deadline) {
-            return match state.dead_entry(name) {
-                Some(_) => was_killed(name),
-                None => Failure::Failed(format!("{name}: process {} has ended", owner.pid)),
-            };
-        }
-        Failure::Failed(format!(
-            "{name}: process {} does not answer: {error}",
-            owner.pid
-        ))
-    })?;
+    let reply = ask_with(&owner.control, request, file)
+        .map_err(|error| unanswered(state, entry, owner, &error, deadline))?;
     match reply.ok {
         true => Ok(reply),
         false => Err(Failure::Failed(
             reply.error.unwrap_or_else(|| format!("{name}: refused")),
         )),
     }
+}
+
+/// The failure of a request to the server of `entry`, which has until `deadline` to end.
+fn unanswered(
+    state: &StateDir,
+    entry: &Entry,
+    owner: &Owner,
+    error: &uzram_server::Error,
+    deadline: Instant,
+) -> Failure {
+    let (name, pid) = (&entry.name, owner.pid);
+    if is_closed(error) && ends(state, entry, deadline) {
+        return match state.dead_entry(name) {
+            Some(_) => was_killed(name),
+            None => Failure::Failed(format!("{name}: process {pid} has ended")),
+        };
+    }
+    Failure::Failed(format!("{name}: process {pid} does not answer: {error}"))
 }
 
 /// Whether nobody listens any more, as when a process has ended; one that hangs still does.

@@ -420,6 +420,34 @@ fn a_server_that_hangs_is_named_and_does_not_hide_the_others() {
 }
 
 #[test]
+fn a_server_is_asked_once_for_all_its_disks() {
+    let home = Home::new();
+    let mut served = home.serve(&["--size", "1M", "--name", "d0", "--log-level", "debug"]);
+    for number in 1..8 {
+        let added = home.run(&["add", "--size", "1M", "--name", &format!("d{number}")]);
+        assert_eq!(added.status, 0);
+    }
+    let listed = home.json(&["list", "--json"]);
+    assert_eq!(listed.as_array().unwrap().len(), 8);
+    assert_eq!(listed[7]["name"], "d7");
+    // Eight waits for it would be 24 seconds.
+    served.signal("STOP");
+    let began = Instant::now();
+    let list = home.run(&["list"]);
+    let lines = list
+        .stderr
+        .lines()
+        .filter(|line| line.contains("timed out"));
+    assert_eq!(lines.count(), 8, "{list:?}");
+    assert!(began.elapsed() < Duration::from_secs(12));
+    served.signal("CONT");
+    served.ends();
+    let log = served.stderr();
+    assert!(!log.contains("asked: Stat"), "{log}");
+    assert!(log.contains("asked: List"), "{log}");
+}
+
+#[test]
 fn a_silent_client_does_not_hold_up_the_end() {
     let home = Home::new();
     let mut served = home.serve(&["--size", "1M"]);
