@@ -76,6 +76,10 @@ pub fn dist(options: &Options, report: &mut Report) -> Result<Parts, String> {
     println!("{}", path.display());
     let parts = Parts::gather(&out, target)?;
     packages::pack(&parts, report)?;
+    // Those of this machine are checked by the suite, which takes minutes.
+    if target.is_cross() {
+        packages::check(&parts, report);
+    }
     Ok(parts)
 }
 

@@ -1,5 +1,7 @@
 //! The needs of an ELF file, read from its program headers; and its named sections.
 
+const EM_X86_64: u64 = 62;
+const EM_AARCH64: u64 = 183;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const DT_NULL: u64 = 0;
@@ -38,6 +40,19 @@ pub fn needs(file: &[u8]) -> Result<Needs, String> {
         }
     }
     Ok(needs)
+}
+
+/// The processor that an ELF file is for, by Rust's name of it.
+///
+/// # Errors
+/// One line, if `file` is another kind of file or for another processor than ours.
+pub fn machine(file: &[u8]) -> Result<&'static str, String> {
+    needs(file)?;
+    match number(file, 18, 2)? {
+        EM_X86_64 => Ok("x86_64"),
+        EM_AARCH64 => Ok("aarch64"),
+        other => Err(format!("for the processor {other} of ELF")),
+    }
 }
 
 /// The numbers of the shared libraries' names in the dynamic table at `offset`.

@@ -56,7 +56,7 @@ dist   builds target/dist/uzram, one static binary, and checks that it serves wi
        tarball, a Debian package and a container image of them
          --install  as root on Debian, install missing programs, and the target's Rust library
          --target   this machine's target, aarch64-unknown-linux-gnu or aarch64-unknown-linux-musl; what is
-                    not this machine's goes to target/dist/TARGET
+                    not this machine's goes to target/dist/TARGET, and its packages are checked as far as can be
 release --dry-run
        checks, packages, builds from its package and documents every crate that is published";
 
@@ -81,8 +81,13 @@ fn main() -> ExitCode {
         "man" if rest.is_empty() => done("man", man::man(&workspace::dist_dir())),
         "dist" => match dist::Options::parse(rest) {
             Ok(options) => {
-                let made = dist::dist(&options, &mut report::Report::default());
-                done("dist", made.map(drop))
+                let mut report = report::Report::default();
+                let made = dist::dist(&options, &mut report);
+                let checked = made.and_then(|_| match report.has_failures() {
+                    true => Err(report.counts()),
+                    false => Ok(()),
+                });
+                done("dist", checked)
             }
             Err(message) => wrong_usage(&message),
         },

@@ -70,7 +70,11 @@ impl Report {
 
     /// Whether something passed and nothing failed.
     pub fn is_success(&self) -> bool {
-        self.failures.is_empty() && self.passed > 0
+        self.passed > 0 && !self.has_failures()
+    }
+
+    pub fn has_failures(&self) -> bool {
+        !self.failures.is_empty()
     }
 
     /// The count, as the last line of a run.
@@ -303,6 +307,14 @@ mod tests {
         report.check("bad", Duration::ZERO, Err("broken".into()));
         report.check("good", Duration::ZERO, Ok(String::new()));
         assert_eq!(report.counts(), "1 passed, 1 failed");
+        assert!(!report.is_success());
+        assert!(report.has_failures());
+    }
+
+    #[test]
+    fn what_checked_nothing_has_neither_failed_nor_succeeded() {
+        let report = Report::default();
+        assert!(!report.has_failures());
         assert!(!report.is_success());
     }
 

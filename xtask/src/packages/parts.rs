@@ -73,6 +73,11 @@ impl Parts {
         })
     }
 
+    /// Whether they are for this machine.
+    pub fn is_native(&self) -> bool {
+        self.machine == std::env::consts::ARCH
+    }
+
     /// `program`, whose files get the time of the parts.
     pub fn packer(&self, program: &str) -> Command {
         let mut command = workspace::command(program);
@@ -105,9 +110,12 @@ pub fn workplace(parts: &Parts) -> Result<tempfile::TempDir, String> {
 }
 
 pub fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), String> {
-    let content = fs::read(from).map_err(|error| format!("{}: {error}", from.display()))?;
-    write(to, &content)?;
+    write(to, &read(from)?)?;
     set_mode(to, mode)
+}
+
+pub fn read(file: &Path) -> Result<Vec<u8>, String> {
+    fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 pub fn write(to: &Path, content: &[u8]) -> Result<(), String> {

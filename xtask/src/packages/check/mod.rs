@@ -1,17 +1,17 @@
 //! Packages, used as their users use them: lintian reads the Debian package, a clean system gets it, an upgrade and a
-//! purge, and two programs run the container image.
+//! purge, and two programs run the container image. Packages for another machine are not installed.
 
 mod clean_system;
 mod containers;
+mod program;
 mod recipes;
 mod server;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::deb::{self, debian_package};
-use super::parts::{Parts, VERSION};
+use super::parts::{Parts, VERSION, read};
 use super::{image, tarball};
 use crate::clean_root;
 use crate::install::{self, Tool};
@@ -25,6 +25,8 @@ struct Check {
     name: &'static str,
     tools: &'static [&'static [Tool]],
     needs_root: bool,
+    /// Whether the packages must be for this machine.
+    is_native: bool,
     run: fn(&Parts) -> Result<String, String>,
 }
 
@@ -33,24 +35,49 @@ const CHECKS: &[Check] = &[
         name: "the same parts give the same packages",
         tools: &[tarball::TOOLS, deb::TOOLS],
         needs_root: false,
+        is_native: false,
         run: same_again,
     },
     Check {
         name: "lintian has no tag without a reason",
         tools: &[deb::TOOLS, &[install::LINTIAN]],
         needs_root: false,
+        is_native: false,
         run: lintian,
+    },
+    Check {
+        name: "the tarball has the program of its machine, and it runs",
+        tools: &[tarball::TOOLS],
+        needs_root: false,
+        is_native: false,
+        run: program::in_tarball,
+    },
+    Check {
+        name: "the .deb has the program of its machine, and it runs",
+        tools: &[deb::TOOLS],
+        needs_root: false,
+        is_native: false,
+        run: program::in_deb,
+    },
+    Check {
+        name: "the image has the program of its machine, and it runs",
+        tools: &[image::TOOLS, tarball::TOOLS],
+        needs_root: false,
+        is_native: false,
+        run: program::in_image,
     },
     Check {
         name: "installed, upgraded and purged with a disk up",
         tools: &[deb::TOOLS, clean_root::TOOLS],
         needs_root: true,
+        is_native: true,
         run: clean_system::live,
     },
     Check {
         name: "the image serves in podman and in runc",
         tools: &[image::TOOLS, &[install::PODMAN, install::RUNC]],
         needs_root: true,
+        is_native: true,
         run: containers::serve,
     },
     Check {
@@ -67,16 +94,18 @@ const CHECKS: &[Check] = &[
             ],
         ],
         needs_root: true,
+        is_native: true,
         run: recipes::run,
     },
 ];
 
 type Make = fn(&Parts) -> Result<PathBuf, String>;
 
-/// Checks the packages of `parts`.
+/// Checks the packages of `parts`, as far as this machine can.
 pub fn check(parts: &Parts, report: &mut Report) {
     let is_root = rustix::process::geteuid().is_root();
-    for check in CHECKS {
+    let fits = |check: &&Check| parts.is_native() || !check.is_native;
+    for check in CHECKS.iter().filter(fits) {
         let tools: Vec<Tool> = check.tools.iter().copied().flatten().copied().collect();
         let missing = install::missing(&tools);
         if !missing.is_empty() {
@@ -100,18 +129,14 @@ fn same_again(parts: &Parts) -> Result<String, String> {
         .into_iter()
         .zip([tarball::file(parts), deb::file(parts, VERSION)])
     {
-        let first = bytes(&file)?;
+        let first = read(&file)?;
         // Times of files are whole seconds.
         std::thread::sleep(Duration::from_millis(1100));
-        if bytes(&make(parts)?)? != first {
+        if read(&make(parts)?)? != first {
             return Err(format!("{}: other bytes the second time", file.display()));
         }
     }
     Ok(String::new())
-}
-
-fn bytes(file: &Path) -> Result<Vec<u8>, String> {
-    fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 fn lintian(parts: &Parts) -> Result<String, String> {
