@@ -142,6 +142,8 @@ pub struct Attribute {
     pub measure: Measure,
     /// One line for people.
     pub about: &'static str,
+    /// Whether it only grows, until a reset.
+    pub(crate) is_counter: bool,
     /// The permissions of its own file in the tree; 0 without one.
     pub mode: u16,
     pub(super) get: Option<Get>,
@@ -177,6 +179,11 @@ impl Attribute {
         self
     }
 
+    pub(super) const fn grows(mut self) -> Attribute {
+        self.is_counter = true;
+        self
+    }
+
     pub(super) const fn file(mut self, mode: u16) -> Attribute {
         self.mode = mode;
         self
@@ -200,6 +207,7 @@ pub(super) const fn shown(
         group,
         measure,
         about,
+        is_counter: false,
         mode: 0,
         get: Some(get),
         show: None,
@@ -228,6 +236,7 @@ pub(super) const fn pieces_of(
         group,
         measure: Measure::Text,
         about,
+        is_counter: false,
         mode,
         get: None,
         show: Some(show),
@@ -247,6 +256,7 @@ pub(super) const fn verb(
         group: Group::Device,
         measure: Measure::Count,
         about,
+        is_counter: false,
         mode,
         get: None,
         show: None,
