@@ -35,24 +35,26 @@ impl Follow {
     }
 
     /// Notes a fault of `thread`, and binds this thread to that one's CPU if it is time to look. If this thread has given
-    /// way to the other they share a CPU.
-    pub fn answered(&mut self, thread: u32, gave_way: bool) {
+    /// way to the other they share a CPU. True: the other has left this CPU.
+    pub fn answered(&mut self, thread: u32, gave_way: bool) -> bool {
         if gave_way {
             (self.faults, self.wait) = (0, FAULTS_MIN);
-            return;
+            return false;
         }
         self.faults += 1;
         if self.faults < self.wait {
-            return;
+            return false;
         }
         self.faults = 0;
         let cpu = cpu_of(self.threads, thread);
         if cpu.is_none() || cpu == self.cpu {
             self.wait = (2 * self.wait).clamp(FAULTS_MIN, FAULTS_MAX);
-            return;
+            return false;
         }
         self.wait = FAULTS_MIN;
+        let was_known = self.cpu.is_some();
         self.cpu = cpu.filter(|cpu| bind(*cpu));
+        was_known
     }
 }
 
