@@ -25,12 +25,16 @@ pub struct StoreBuilder {
     spare_bytes: u64,
     backing_file: Option<Arc<File>>,
     uncompressed_writeback: bool,
+    writeback_depth: Option<usize>,
     /// By priority.
     secondaries: BTreeMap<u8, Arc<Compression>>,
 }
 
 /// The last priority of a secondary codec; the first is 1.
 pub(crate) const PRIORITY_MAX: u8 = 3;
+
+/// Batches that may be under way to a file at once, at most.
+const WRITEBACK_DEPTH_MAX: usize = 16;
 
 /// Codecs by their priority, less one.
 pub(crate) type Secondaries = [Option<Arc<Compression>>; PRIORITY_MAX as usize];
@@ -49,6 +53,7 @@ pub(crate) struct StoreConfig {
     pub backing: Backing,
     pub backing_file: Option<Arc<File>>,
     pub compressed_writeback: bool,
+    pub writeback_depth: usize,
     pub secondaries: Secondaries,
 }
 
@@ -147,7 +152,8 @@ impl StoreBuilder {
     /// A regular file or a block device to which [`Store::write_back`](crate::Store::write_back) takes pages. It must be
     /// opened for reading and writing. A regular file is new, empty, or of an earlier store; of a device the first 128 KiB
     /// are zero, or it is of an earlier store. Its content is overwritten and never read; one store at a time uses it.
-    /// A file grows as pages come, by a unit for each, and gets holes where they leave.
+    /// A file grows as pages come, by a unit for each, and gets holes where they leave. The store sets O_DIRECT where the
+    /// file takes it; copies of the descriptor share that.
     #[must_use]
     pub fn backing_file(mut self, file: impl Into<Arc<File>>) -> StoreBuilder {
         self.backing_file = Some(file.into());
@@ -159,6 +165,15 @@ impl StoreBuilder {
     #[must_use]
     pub fn compressed_writeback(mut self, compressed: bool) -> StoreBuilder {
         self.uncompressed_writeback = !compressed;
+        self
+    }
+
+    /// Batches of a pass that may be under way to the backing file at once, 1 to 16: while some are being written, the next
+    /// is filled. Each takes its own memory during a pass. More than 1 take an io_uring, with a descriptor, where the
+    /// system has one and the file takes O_DIRECT; otherwise they are written one after another. Default: 1.
+    #[must_use]
+    pub fn writeback_depth(mut self, batches: usize) -> StoreBuilder {
+        self.writeback_depth = Some(batches);
         self
     }
 
@@ -188,6 +203,7 @@ impl StoreBuilder {
             backing: Backing::Private,
             backing_file: self.backing_file,
             compressed_writeback: !self.uncompressed_writeback,
+            writeback_depth: depth(self.writeback_depth.unwrap_or(1))?,
             secondaries: secondaries(self.secondaries, unit)?,
         })
     }
@@ -219,6 +235,14 @@ fn disksize(size_bytes: u64, unit: Unit) -> Result<u64> {
                 format!("size {size_bytes}: larger than an address space; choose a smaller one"),
             )
         })
+}
+
+fn depth(batches: usize) -> Result<usize> {
+    if (1..=WRITEBACK_DEPTH_MAX).contains(&batches) {
+        return Ok(batches);
+    }
+    let text = format!("writeback_depth {batches}: must be 1 to {WRITEBACK_DEPTH_MAX}");
+    Err(Error::new(ErrorKind::InvalidInput, text))
 }
 
 fn secondaries(named: BTreeMap<u8, Arc<Compression>>, unit: Unit) -> Result<Secondaries> {

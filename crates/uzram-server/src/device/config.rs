@@ -14,6 +14,10 @@ use crate::error::{Error, Result};
 use crate::swap;
 use crate::tls::TlsOptions;
 
+/// Batches that may be under way to a backing file at once. Each has 256 KiB of memory during a pass if nobody says otherwise
+/// (`writeback_batch_size`), 4 MiB at most.
+const WRITEBACK_DEPTH: usize = 4;
+
 /// Largest device, in bytes: the user address space of a process, as a table of pages must fit it.
 pub const DEVICE_BYTES_MAX: u64 = 1 << 47;
 
@@ -177,7 +181,8 @@ impl DeviceConfig {
             }
         }
         if let Some(backing) = &self.backing {
-            builder = builder.backing_file(Arc::clone(&backing.file));
+            let file = Arc::clone(&backing.file);
+            builder = builder.backing_file(file).writeback_depth(WRITEBACK_DEPTH);
         }
         let store = builder.build()?;
         store.set_writeback_limit(self.writeback.limit_4k);

@@ -6,8 +6,9 @@
 //!
 //! Block 0 has a mark. By it a later store knows that the file is one of ours, and may be overwritten.
 //!
-//! A write is complete when the system has said that the bytes are on the disk. Before, an error of the disk could come
-//! after the memory was given away.
+//! A write is complete when no error of it can come any more: past the page cache, where the file takes that
+//! (`direct.rs`), else by fdatasync. Then the memory may be given away. What the disk has in its own cache need not be safe
+//! from a loss of power, as nobody reads the file afterwards.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,9 +19,11 @@ use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, OFlags, SeekF
 use rustix::io::Errno;
 
 use super::blocks::Blocks;
+use super::direct::{self, AlignedBytes};
+use super::ring::{Ring, Run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::page::{PageIndex, Unit};
+use crate::page::Unit;
 use crate::region::{self, Region};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ProcessMutex, lock_process};
 
@@ -53,8 +56,7 @@ impl Block {
         Block { number, size_bytes }
     }
 
-    #[cfg(test)]
-    pub(crate) fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         self.number
     }
 
@@ -63,11 +65,63 @@ impl Block {
     }
 }
 
+/// An object in the file whose block stays its own until this is dropped. Nobody's lock is needed to read it.
+#[derive(Debug)]
+pub(super) struct Pin<'a> {
+    backing: &'a BackingFile,
+    number: u64,
+    size_bytes: usize,
+    checksum: u32,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.backing.blocks.lock().unpin(self.number);
+    }
+}
+
+impl Pin<'_> {
+    /// Whether it is this block, which nobody else has had meanwhile.
+    pub fn is_of(&self, block: &Block) -> bool {
+        self.number == block.number
+    }
+
+    /// Reads the object, and hands it to `use_it`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the file cannot be read there, [`ErrorKind::Corrupt`] for other bytes than were written,
+    /// [`ErrorKind::NoMemory`].
+    pub fn read<T>(&self, use_it: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        #[cfg(test)]
+        self.backing.fault.act();
+        let multiple = self.backing.direct_multiple_bytes.unwrap_or(1);
+        let mut bytes = AlignedBytes::new(self.size_bytes.next_multiple_of(multiple))?;
+        let at = self.number << self.backing.unit.shift();
+        let read = self.backing.file.read_exact_at(bytes.bytes_mut(), at);
+        read.map_err(|error| {
+            let text = "cannot read a page in the backing file; write it again to repair it";
+            Error::new(ErrorKind::Io, text).with_source(error)
+        })?;
+        let object = &bytes.bytes()[..self.size_bytes];
+        match crc32fast::hash(object) == self.checksum {
+            true => use_it(object),
+            false => Err(damaged()),
+        }
+    }
+}
+
+fn damaged() -> Error {
+    let text = "a page in the backing file is damaged; write it again to repair it";
+    Error::new(ErrorKind::Corrupt, text)
+}
+
 /// The file, its blocks and their checksums.
 #[derive(Debug)]
 pub(crate) struct BackingFile {
     file: Arc<File>,
     unit: Unit,
+    /// The file is read in multiples of this many bytes, and written in units, past the page cache. None: through it.
+    direct_multiple_bytes: Option<usize>,
     pub(super) blocks: Mutex<Blocks>,
     /// CRC-32 of the object of each block.
     checksums: Region,
@@ -98,6 +152,7 @@ impl BackingFile {
             false => Claim::new((status.st_dev, status.st_ino)),
         };
         let claim = claim.ok_or_else(|| in_use(Errno::WOULDBLOCK))?;
+        direct::end(&file);
         let bytes = rustix::fs::seek(&*file, SeekFrom::End(0)).map_err(failed)?;
         check_content(&file, bytes, is_device)?;
         let most = (i64::MAX as u64) >> unit.shift();
@@ -119,12 +174,13 @@ impl BackingFile {
         if !is_device {
             file.set_len(0).map_err(failed)?;
         }
-        let mut first = memory::boxed_slice(unit.bytes(), 0)?;
-        first[..MARK.len()].copy_from_slice(MARK);
-        file.write_all_at(&first, 0).map_err(failed)?;
+        let mut first = AlignedBytes::new(unit.bytes())?;
+        first.bytes_mut()[..MARK.len()].copy_from_slice(MARK);
+        let direct_multiple_bytes = direct::begin(&file, unit, &first).map_err(failed)?;
         Ok(BackingFile {
             file,
             unit,
+            direct_multiple_bytes,
             blocks: Mutex::new(Blocks::new(blocks)),
             checksums,
             takes_holes: AtomicBool::new(true),
@@ -151,57 +207,82 @@ impl BackingFile {
         self.blocks.lock().give(block.number);
     }
 
-    /// Writes blocks, and returns when the disk has them. `bytes` has a unit for each: the object, and zeroes.
-    ///
-    /// # Errors
-    /// The system's. Any of the blocks may have been written then, and none must be used.
-    pub(crate) fn write<'a>(
-        &self,
-        blocks: impl Iterator<Item = &'a Block> + Clone,
-        bytes: &[u8],
-    ) -> io::Result<()> {
-        #[cfg(test)]
-        self.fault.take_write()?;
-        let unit = self.unit.bytes();
-        let numbers = blocks.clone().map(|block| block.number);
-        for (first, at, count) in runs(numbers.clone()) {
-            let run = &bytes[at * unit..(at + count) * unit];
-            self.file.write_all_at(run, first << self.unit.shift())?;
+    pub(super) fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// A ring for this many batches at once. None: the file is not written directly, the system has no ring for this
+    /// process, or one batch needs none.
+    pub(super) fn ring(&self, batches: usize) -> Option<Ring> {
+        // A schedule of the model checker cannot wait for the kernel.
+        let is_wanted = batches > 1 && self.direct_multiple_bytes.is_some();
+        match is_wanted && cfg!(not(uzram_shuttle)) {
+            true => Ring::new(&self.file, batches).ok(),
+            false => None,
         }
-        rustix::fs::fdatasync(&*self.file)?;
-        for (first, _, count) in runs(numbers) {
-            // Their copies in the page cache would take the memory that was to be freed.
-            let length = std::num::NonZeroU64::new((count * unit) as u64);
-            let at = first << self.unit.shift();
-            let _ = rustix::fs::fadvise(&*self.file, at, length, Advice::DontNeed);
-        }
-        for (block, unit_bytes) in blocks.zip(bytes.chunks_exact(unit)) {
+    }
+
+    /// Notes what blocks will have. `bytes` has a unit for each: the object, and more.
+    pub(super) fn note_checksums<'a>(&self, blocks: impl Iterator<Item = &'a Block>, bytes: &[u8]) {
+        for (block, unit_bytes) in blocks.zip(bytes.chunks_exact(self.unit.bytes())) {
             let checksum = crc32fast::hash(&unit_bytes[..block.size_bytes()]);
             self.checksums.half_words()[block.number as usize].store(checksum, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes parts of `bytes`, and returns when no error of them can come any more.
+    ///
+    /// # Errors
+    /// The system's. Any of them may have been written then, and none must be used.
+    pub(super) fn write(&self, runs: &[Run], bytes: &[u8]) -> io::Result<()> {
+        for run in runs {
+            self.write_at(&bytes[run.bytes.clone()], run.at)?;
+        }
+        if self.direct_multiple_bytes.is_some() {
+            return Ok(());
+        }
+        rustix::fs::fdatasync(&*self.file)?;
+        for run in runs {
+            // Their copies in the page cache would take the memory that was to be freed.
+            let length = std::num::NonZeroU64::new(run.bytes.len() as u64);
+            let _ = rustix::fs::fadvise(&*self.file, run.at, length, Advice::DontNeed);
         }
         Ok(())
     }
 
-    /// Reads the object of `block`.
+    /// Writes directly, or without a wait for the disk.
+    pub(super) fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+
+    /// Behaves as with a file that takes no direct writes.
+    #[cfg(test)]
+    pub(crate) fn use_page_cache(&mut self) {
+        direct::end(&self.file);
+        self.direct_multiple_bytes = None;
+    }
+
+    /// The error that a test wants in place of a write.
+    pub(super) fn refused_by_a_test(&self) -> io::Result<()> {
+        #[cfg(test)]
+        self.fault.take_write()?;
+        Ok(())
+    }
+
+    /// Keeps the object of `block` readable when its slot is unlocked.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the file cannot be read there, [`ErrorKind::Corrupt`] for other bytes than were written.
-    pub(crate) fn read(&self, block: &Block, object: &mut [u8]) -> Result<()> {
-        let corrupt = || {
-            let text = "a page in the backing file is damaged; write it again to repair it";
-            Error::new(ErrorKind::Corrupt, text)
-        };
+    /// [`ErrorKind::Corrupt`] for a block that the file has not, [`ErrorKind::NoMemory`].
+    pub(super) fn pin(&self, block: &Block) -> Result<Pin<'_>> {
         let cell = self.checksums.half_words().get(block.number as usize);
-        let checksum = cell.ok_or_else(corrupt)?.load(Ordering::Relaxed);
-        let at = block.number << self.unit.shift();
-        self.file.read_exact_at(object, at).map_err(|error| {
-            let text = "cannot read a page in the backing file; write it again to repair it";
-            Error::new(ErrorKind::Io, text).with_source(error)
-        })?;
-        match crc32fast::hash(object) == checksum {
-            true => Ok(()),
-            false => Err(corrupt()),
-        }
+        let checksum = cell.ok_or_else(damaged)?.load(Ordering::Relaxed);
+        self.blocks.lock().pin(block.number)?;
+        Ok(Pin {
+            backing: self,
+            number: block.number,
+            size_bytes: block.size_bytes(),
+            checksum,
+        })
     }
 
     /// Makes holes of some blocks that were given back. Returns whether there may be more.
@@ -226,49 +307,20 @@ impl BackingFile {
     }
 }
 
-/// The turn to write back, and what it needs.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    /// A unit for each page: its object, and zeroes.
-    pub(super) bytes: Vec<u8>,
-    pub(super) pages: Vec<(PageIndex, Block)>,
-}
-
-impl Batch {
-    /// Empties it and makes room for this many pages.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoMemory`].
-    pub(super) fn make_room(&mut self, pages: usize, unit_bytes: usize) -> Result<()> {
-        self.bytes.clear();
-        memory::reserve(&mut self.pages, pages)?;
-        memory::reserve(&mut self.bytes, pages * unit_bytes)
+impl Drop for BackingFile {
+    fn drop(&mut self) {
+        // Others may have copies of the descriptor, and the kernel the file for a moment longer.
+        let _ = rustix::fs::flock(&*self.file, FlockOperation::Unlock);
     }
-}
-
-/// Numbers that follow each other: the first, its place in the row, and how many.
-fn runs(numbers: impl Iterator<Item = u64>) -> impl Iterator<Item = (u64, usize, usize)> {
-    let mut numbers = numbers.enumerate().peekable();
-    std::iter::from_fn(move || {
-        let (at, first) = numbers.next()?;
-        let mut count = 1;
-        while numbers
-            .next_if(|(_, next)| *next == first + count as u64)
-            .is_some()
-        {
-            count += 1;
-        }
-        Some((first, at, count))
-    })
 }
 
 fn check_access(file: &File) -> Result<()> {
     let flags = rustix::fs::fcntl_getfl(file).map_err(failed)?;
     let is_fit = flags & OFlags::ACCMODE == OFlags::RDWR;
-    match is_fit && !flags.intersects(OFlags::APPEND | OFlags::DIRECT) {
+    match is_fit && !flags.contains(OFlags::APPEND) {
         true => Ok(()),
         false => Err(refused(
-            "must be opened for reading and writing, without O_APPEND and O_DIRECT",
+            "must be opened for reading and writing, without O_APPEND",
         )),
     }
 }
@@ -334,37 +386,51 @@ impl Drop for Claim {
 
 #[cfg(test)]
 pub(crate) mod fault {
-    //! Disks that fail.
+    //! Disks that fail, and what happens while they are waited for.
 
     use std::io;
     use std::sync::Mutex;
 
-    /// The errno of the next writes.
-    #[derive(Debug, Default)]
-    pub(crate) struct Fault(Mutex<Option<i32>>);
+    type Action = Box<dyn Fn() + Send>;
+
+    #[derive(Default)]
+    pub(crate) struct Fault {
+        /// The errno of the next writes.
+        errno: Mutex<Option<i32>>,
+        /// Done before the next reads, so many times.
+        action: Mutex<Option<(usize, Action)>>,
+    }
+
+    impl std::fmt::Debug for Fault {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Fault").finish_non_exhaustive()
+        }
+    }
 
     impl Fault {
         pub(crate) fn set(&self, errno: Option<i32>) {
-            *self.0.lock().unwrap() = errno;
+            *self.errno.lock().unwrap() = errno;
         }
 
         pub(super) fn take_write(&self) -> io::Result<()> {
-            match *self.0.lock().unwrap() {
+            match *self.errno.lock().unwrap() {
                 Some(errno) => Err(io::Error::from_raw_os_error(errno)),
                 None => Ok(()),
             }
         }
-    }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+        pub(crate) fn before_read(&self, times: usize, action: impl Fn() + Send + 'static) {
+            *self.action.lock().unwrap() = Some((times, Box::new(action)));
+        }
 
-    #[test]
-    fn numbers_in_a_row_are_one_run() {
-        let found: Vec<_> = runs([7, 8, 9, 11, 5, 6].into_iter()).collect();
-        assert_eq!(found, [(7, 0, 3), (11, 3, 1), (5, 4, 2)]);
-        assert_eq!(runs([].into_iter()).count(), 0);
+        pub(super) fn act(&self) {
+            let pending = self.action.lock().unwrap().take();
+            if let Some((times, action)) = pending {
+                action();
+                if times > 1 {
+                    *self.action.lock().unwrap() = Some((times - 1, action));
+                }
+            }
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! The blocks of a backing file: those that are taken, and free ones that still take room on the disk.
 //!
 //! Two bits per block that was ever used. The lowest free block is taken first, so a file stays as short as it can.
+//!
+//! A block that is being read is pinned. If it is given back meanwhile, it becomes free when the last reader is done, so
+//! nobody reads another object's bytes.
 
 use std::ops::Range;
 
@@ -20,6 +23,16 @@ pub(super) struct Blocks {
     first_free: usize,
     /// No word before this one has a stale block.
     first_stale: usize,
+    /// Those that are being read: no more than there are threads.
+    pinned: Vec<Pinned>,
+}
+
+#[derive(Debug)]
+struct Pinned {
+    number: u64,
+    readers: usize,
+    /// It was given back.
+    is_given: bool,
 }
 
 impl Blocks {
@@ -30,6 +43,7 @@ impl Blocks {
             stale: Vec::new(),
             first_free: 0,
             first_stale: 0,
+            pinned: Vec::new(),
         }
     }
 
@@ -59,8 +73,58 @@ impl Blocks {
         Ok(Some(number))
     }
 
+    /// Keeps a taken block from becoming free until [`Blocks::unpin`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    pub fn pin(&mut self, number: u64) -> Result<()> {
+        match self
+            .pinned
+            .iter_mut()
+            .find(|pinned| pinned.number == number)
+        {
+            Some(pinned) => pinned.readers += 1,
+            None => {
+                let pinned = Pinned {
+                    number,
+                    readers: 1,
+                    is_given: false,
+                };
+                memory::push(&mut self.pinned, pinned)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a [`Blocks::pin`].
+    pub fn unpin(&mut self, number: u64) {
+        let mut pinned = self.pinned.iter();
+        let Some(at) = pinned.position(|pinned| pinned.number == number) else {
+            debug_assert!(false, "block {number} is not pinned");
+            return;
+        };
+        self.pinned[at].readers -= 1;
+        if self.pinned[at].readers == 0 && self.pinned.swap_remove(at).is_given {
+            self.free(number);
+        }
+    }
+
     /// Gives a block back that was taken.
     pub fn give(&mut self, number: u64) {
+        match self
+            .pinned
+            .iter_mut()
+            .find(|pinned| pinned.number == number)
+        {
+            Some(pinned) => {
+                debug_assert!(!pinned.is_given, "block {number} is given twice");
+                pinned.is_given = true;
+            }
+            None => self.free(number),
+        }
+    }
+
+    fn free(&mut self, number: u64) {
         let (word, bit) = ((number / BITS) as usize, 1 << (number % BITS));
         let Some(taken) = self.taken.get_mut(word).filter(|taken| **taken & bit != 0) else {
             debug_assert!(false, "block {number} is free");
@@ -106,15 +170,19 @@ mod tests {
     use super::*;
     use uzram_testkit::Rng;
 
-    /// Against a set of numbers: no block has two owners, the lowest comes first, and what is being discarded is nobody's.
+    /// Against a set of numbers: no block has two owners, the lowest comes first, what is being discarded is nobody's, and
+    /// what is being read is not free.
     #[test]
     fn a_map_of_blocks_is_a_set() {
         let (mut blocks, mut rng) = (Blocks::new(200), Rng::new(1));
         let mut free: BTreeSet<u64> = (1..200).collect();
         let mut stale = BTreeSet::new();
         let (mut taken, mut runs) = (Vec::new(), Vec::new());
+        // Those that are read, once for each reader, and whether they were given back.
+        let mut read: Vec<u64> = Vec::new();
+        let mut given = BTreeSet::new();
         for _ in 0..20_000 {
-            match rng.below(8) {
+            match rng.below(10) {
                 0..=3 => {
                     let number = blocks.take().unwrap();
                     assert_eq!(number, free.pop_first());
@@ -126,7 +194,10 @@ mod tests {
                 4..=5 if !taken.is_empty() => {
                     let number = taken.swap_remove(rng.below(taken.len()));
                     blocks.give(number);
-                    assert!(free.insert(number) && stale.insert(number));
+                    match read.contains(&number) {
+                        true => assert!(given.insert(number)),
+                        false => assert!(free.insert(number) && stale.insert(number)),
+                    }
                 }
                 6 => {
                     let run = blocks.begin_discard();
@@ -140,6 +211,18 @@ mod tests {
                     let run = runs.swap_remove(rng.below(runs.len()));
                     blocks.end_discard(run.clone());
                     free.extend(run);
+                }
+                8 if !taken.is_empty() => {
+                    let number = taken[rng.below(taken.len())];
+                    blocks.pin(number).unwrap();
+                    read.push(number);
+                }
+                9 if !read.is_empty() => {
+                    let number = read.swap_remove(rng.below(read.len()));
+                    blocks.unpin(number);
+                    if !read.contains(&number) && given.remove(&number) {
+                        assert!(free.insert(number) && stale.insert(number));
+                    }
                 }
                 _ => {}
             }

@@ -72,14 +72,27 @@ impl Budget {
         self.is_enabled().then_some(left)
     }
 
-    /// Takes what was written from the limit, which somebody may have lowered meanwhile.
+    /// Takes what is being written from the limit, which somebody may have lowered meanwhile.
     pub(super) fn charge(&self, pages: usize, unit: Unit) {
-        let written_4k = (pages as u64) << (unit.shift() - LIMIT_UNIT_SHIFT);
+        self.change(|limit| limit.saturating_sub(units_4k(pages, unit)));
+    }
+
+    /// Gives back what was taken for a write that failed.
+    pub(super) fn refund(&self, pages: usize, unit: Unit) {
+        self.change(|limit| limit.saturating_add(units_4k(pages, unit)));
+    }
+
+    fn change(&self, change: impl Fn(u64) -> u64) {
         if self.is_enabled() {
-            let less = |limit: u64| Some(limit.saturating_sub(written_4k));
             let _ = self
                 .limit_4k
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |limit| {
+                    Some(change(limit))
+                });
         }
     }
+}
+
+fn units_4k(pages: usize, unit: Unit) -> u64 {
+    (pages as u64) << (unit.shift() - LIMIT_UNIT_SHIFT)
 }

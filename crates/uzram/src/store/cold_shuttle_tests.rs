@@ -35,9 +35,12 @@ fn make() -> Arc<Store> {
     let tail = Compression::with_codec(Box::new(Tail), Unit::DEFAULT).unwrap();
     let file = rustix::fs::memfd_create("backing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let builder = Store::builder().size(4 << 12).compression(raw);
-    let builder = builder.secondary(1, tail).checksum(true);
+    let builder = builder.secondary(1, tail).checksum(true).writeback_depth(2);
     let store = builder.backing_file(std::fs::File::from(file)).build();
-    Arc::new(store.unwrap())
+    let store = store.unwrap();
+    // Several batches for a few pages.
+    store.set_writeback_batch_pages(1).unwrap();
+    Arc::new(store)
 }
 
 fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
@@ -151,6 +154,47 @@ fn shuttle_both_passes_take_turns_among_writers() {
         ]);
         assert!(read(&store, 0) == short(3) && read(&store, 1) == long(1));
         assert!(read(&store, 2) == short(1));
+        empty(&store);
+    });
+}
+
+/// Slots are free while their pages are read, and blocks that were given back have new owners.
+#[test]
+fn shuttle_reads_from_the_file_among_writers_and_a_write_back() {
+    check(|| {
+        let store = make();
+        for index in 0..3 {
+            store.write(PageIndex(index), &long(1)).unwrap();
+        }
+        assert_eq!(store.write_back_range(0..3, &mut || true).unwrap(), 3);
+        let (reader, parts, writer, pass) =
+            (store.clone(), store.clone(), store.clone(), store.clone());
+        together(vec![
+            Box::new(move || {
+                for _ in 0..2 {
+                    assert!([long(1), long(2)].contains(&read(&reader, 0)));
+                }
+            }),
+            Box::new(move || {
+                parts.write_at(PageIndex(1), 16, &[5; 16]).unwrap();
+                let seen = read(&parts, 1);
+                assert!(seen[..16] == long(1)[..16] && seen[16..32] == [5; 16]);
+            }),
+            Box::new(move || {
+                writer.write(PageIndex(0), &long(2)).unwrap();
+                writer.write_at(PageIndex(1), 48, &[6; 16]).unwrap();
+                writer.trim(PageIndex(2)).unwrap();
+            }),
+            Box::new(move || {
+                pass.write_back_range(0..4, &mut || true).unwrap();
+                pass.discard_backing();
+            }),
+        ]);
+        let mut parts = long(1);
+        parts[16..32].fill(5);
+        parts[48..64].fill(6);
+        assert!(read(&store, 0) == long(2) && read(&store, 1) == parts);
+        assert!(read(&store, 2) == [0; 4096]);
         empty(&store);
     });
 }

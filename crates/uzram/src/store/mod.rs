@@ -5,6 +5,7 @@
 
 mod ages;
 mod backing_file;
+mod batches;
 mod blocks;
 mod budget;
 mod build;
@@ -12,6 +13,7 @@ mod cold;
 mod compact;
 mod compactor;
 mod concrete;
+mod direct;
 mod idle;
 mod layout;
 pub(crate) mod lock;
@@ -19,6 +21,7 @@ mod read;
 mod recompress;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod recover;
+mod ring;
 mod side_table;
 mod slot;
 mod words;
@@ -40,7 +43,8 @@ use crate::stats::{Counter, Counters, Stats};
 use crate::sync::{Arc, AtomicBool, AtomicU64, MappedU32, Mutex, Ordering};
 
 use self::ages::Ages;
-use self::backing_file::{BackingFile, Batch};
+use self::backing_file::BackingFile;
+use self::batches::Batches;
 use self::budget::Budget;
 pub use self::cold::ColdPages;
 use self::compactor::Compactor;
@@ -85,7 +89,7 @@ pub struct StoreWith<L, S> {
     compresses_back: bool,
     budget: Budget,
     /// The turn to write back or to recompress.
-    writing_back: Mutex<Batch>,
+    writing_back: Mutex<Batches>,
 }
 
 impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
@@ -129,6 +133,8 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         let pool = pool::make(config.pool, pool_config, arena)?;
         let open = |file| BackingFile::open(file, config.unit, table.len());
         let backing = config.backing_file.map(open).transpose()?;
+        let depth = config.writeback_depth;
+        let ring = backing.as_ref().and_then(|file| file.ring(depth));
         Ok(StoreWith {
             unit: config.unit,
             pool_name: config.pool,
@@ -150,7 +156,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             backing,
             compresses_back: config.compressed_writeback,
             budget: Budget::new(),
-            writing_back: Mutex::default(),
+            writing_back: Mutex::new(Batches::new(depth, ring)),
         })
     }
 

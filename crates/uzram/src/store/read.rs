@@ -1,17 +1,20 @@
 //! Reading: under the slot's lock, from the pool's memory into the caller's buffer, without a
-//! bounce copy.
+//! bounce copy. A page in the backing file is read without the lock.
 
 use std::ops::Range;
 
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
 use crate::page::{self, PageIndex};
 use crate::stats::Counter;
 use crate::sync::Ordering;
 
 use super::StoreWith;
+use super::backing_file::{Block, Pin};
+use super::layout::Flags;
 use super::lock::SlotLock;
-use super::slot::{Entry, Locked};
+use super::slot::{Entry, Locked, SharedGuard};
 
 /// The part of the next object that the caches are asked for, in bytes. The rest follows by itself, as bytes are
 /// decoded in their order. To ask for all of it gains less, as a CPU awaits some twenty lines at a time.
@@ -27,8 +30,15 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         }
         let guard = self.table.lock_shared(index)?;
         self.note_access(&guard);
-        self.load(&guard, page)
-            .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
+        let read = match guard.entry() {
+            Entry::Back(block) => self
+                .pin_back(&guard, block)
+                .and_then(|pinned| self.load_unlocked(guard, &pinned, page))
+                // As in `load`.
+                .inspect_err(|_| page.fill(0)),
+            _ => self.load(&guard, page),
+        };
+        read.inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
     }
 
     /// As [`Store::read_resident`](crate::Store::read_resident).
@@ -56,7 +66,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         }
         let guard = self.table.lock_shared(index)?;
         self.note_access(&guard);
-        self.load_part(&guard, start, part)
+        self.load_part(guard, start, part)
             .inspect_err(|_| self.counters.add(Counter::FailedReads, 1))
     }
 
@@ -101,19 +111,64 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
                             .map_err(|_malformed| corrupt())
                     })
             }
-            Entry::Back(block) => self.load_back(slot, block, page),
+            Entry::Back(block) => {
+                let pinned = self.pin_back(slot, block);
+                pinned.and_then(|pinned| self.load_back(&pinned, page))
+            }
         };
         // What a failed decoding left behind may be parts of other pages.
         loaded.inspect_err(|_| page.fill(0))
     }
 
-    fn load_part(&self, slot: &Locked, start: usize, part: &mut [u8]) -> Result<()> {
+    /// Unlocks the slot and reads its page, which is in the file, into `page`.
+    fn load_unlocked(
+        &self,
+        slot: SharedGuard<'_, L>,
+        pinned: &PinnedPage<'_>,
+        page: &mut [u8],
+    ) -> Result<()> {
+        drop(slot);
+        self.load_back(pinned, page)
+    }
+
+    /// Keeps the page that `block` has readable when its slot is unlocked.
+    pub(super) fn pin_back(&self, slot: &Locked, block: &Block) -> Result<PinnedPage<'_>> {
+        let backing = self.backing.as_ref().ok_or_else(corrupt)?;
+        debug_assert!(matches!(slot.entry(), Entry::Back(_)));
+        Ok(PinnedPage {
+            object: backing.pin(block)?,
+            flags: slot.flags(),
+        })
+    }
+
+    /// Reads a page in the file into `page`. It waits for the disk.
+    pub(super) fn load_back(&self, pinned: &PinnedPage<'_>, page: &mut [u8]) -> Result<()> {
+        self.counters.add(Counter::BdReads, 1);
+        pinned.object.read(|object| {
+            // Packed objects are smaller than a page.
+            if object.len() == page.len() {
+                page.copy_from_slice(object);
+                return Ok(());
+            }
+            let read = self.unpacker(pinned.flags)?.decompress(object, page)?;
+            read.map_err(|_malformed| corrupt())
+        })
+    }
+
+    fn load_part(&self, slot: SharedGuard<'_, L>, start: usize, part: &mut [u8]) -> Result<()> {
         match slot.entry() {
             Entry::Empty => part.fill(0),
             Entry::Same(word) => page::fill(part, start, *word),
-            Entry::Raw(_) | Entry::Packed(_) | Entry::Back(_) => {
+            Entry::Raw(_) | Entry::Packed(_) => {
                 let mut page = self.compression.lease_page()?;
-                self.load(slot, &mut page)?;
+                self.load(&slot, &mut page)?;
+                part.copy_from_slice(&page[start..start + part.len()]);
+            }
+            Entry::Back(block) => {
+                let pinned = self.pin_back(&slot, block)?;
+                // Others need those that are leased while this waits for a disk.
+                let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
+                self.load_unlocked(slot, &pinned, &mut page)?;
                 part.copy_from_slice(&page[start..start + part.len()]);
             }
         }
@@ -126,6 +181,19 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             Some(cell) if cell.load(Ordering::Relaxed) != crc32fast::hash(bytes) => Err(corrupt()),
             _ => Ok(bytes),
         }
+    }
+}
+
+/// A page in the file, as it was when its slot was locked.
+pub(super) struct PinnedPage<'a> {
+    object: Pin<'a>,
+    flags: Flags,
+}
+
+impl PinnedPage<'_> {
+    /// Whether a locked slot still has it.
+    pub fn is_of(&self, slot: &Locked) -> bool {
+        matches!(slot.entry(), Entry::Back(block) if self.object.is_of(block))
     }
 }
 

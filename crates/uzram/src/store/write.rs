@@ -22,7 +22,7 @@ use crate::sync::{self, AtomicBool, MutexGuard, Ordering};
 
 use super::StoreWith;
 use super::lock::SlotLock;
-use super::slot::Entry;
+use super::slot::{Entry, SlotGuard};
 
 /// Times that a write grows the pool before it gives up. Others may take the new memory, or a reset
 /// give it back: once it starves, each one already under way does so at most once.
@@ -30,6 +30,10 @@ const GROWTHS_MAX: usize = if cfg!(uzram_shuttle) { 3 } else { 64 };
 
 /// After this many a writer is starving: it gets a turn, and later writers wait.
 const GROWTHS_UNTIL_STARVING: usize = if cfg!(uzram_shuttle) { 1 } else { 4 };
+
+/// Times that a write of a part reads its page from the file. Others may have changed it each time; the last holds them
+/// off.
+const FETCHES_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 8 };
 
 /// Looks of a writer for the refilled spare, and the pause between them: a second in all.
 const SPARE_WAITS_MAX: usize = if cfg!(uzram_shuttle) { 2 } else { 1000 };
@@ -52,6 +56,12 @@ enum Patch<'a> {
 struct Prepared {
     entry: Entry,
     checksum: u32,
+}
+
+/// A locked slot, and its page if that was read from the file.
+struct LockedPage<'a, L: SlotLock> {
+    guard: SlotGuard<'a, L>,
+    fetched: Option<Box<[u8]>>,
 }
 
 /// The turn to grow the pool, of one writer at a time.
@@ -154,19 +164,10 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         range: Range<usize>,
         patch: &Patch<'_>,
     ) -> Result<(), Retry> {
-        let guard = self.table.lock(index)?;
+        let LockedPage { guard, fetched } = self.lock_fetched(index)?;
         if range.is_empty() || is_zero_already(guard.entry(), patch) {
             return Ok(());
         }
-        // Others need the stream while this waits for a disk.
-        let fetched = match guard.entry() {
-            Entry::Back(_) => {
-                let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
-                self.load(&guard, &mut page)?;
-                Some(page)
-            }
-            _ => None,
-        };
         let mut stream = self.lease()?;
         let Stream { packer, page } = &mut *stream;
         match fetched {
@@ -185,6 +186,33 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         drop(stream);
         self.publish(guard, prepared.entry, prepared.checksum);
         Ok(())
+    }
+
+    /// Locks a slot. If its page is in the file, it has been read, mostly without the lock: others need the slot, and the
+    /// streams, while this waits for a disk.
+    fn lock_fetched(&self, index: PageIndex) -> Result<LockedPage<'_, L>> {
+        let mut guard = self.table.lock(index)?;
+        for fetches in 1.. {
+            let Entry::Back(block) = guard.entry() else {
+                break;
+            };
+            let mut page = memory::boxed_slice(self.unit.bytes(), 0)?;
+            let pinned = self.pin_back(&guard, block)?;
+            if fetches < FETCHES_MAX {
+                drop(guard);
+                self.load_back(&pinned, &mut page)?;
+                guard = self.table.lock(index)?;
+            } else {
+                self.load_back(&pinned, &mut page)?;
+            }
+            // Its block cannot have left and come back, as it is pinned.
+            if pinned.is_of(&guard) {
+                let fetched = Some(page);
+                return Ok(LockedPage { guard, fetched });
+            }
+        }
+        let fetched = None;
+        Ok(LockedPage { guard, fetched })
     }
 
     /// Turns `page` into content.

@@ -1,26 +1,25 @@
 //! Writing back: pages go to the backing file, and their memory is freed.
 //!
-//! A pass goes on in batches. It copies each object, or the page that it stands for, under its slot's lock and marks the
-//! slot, writes the batch unlocked, and locks each slot again to publish the block. Any publish between the two clears the
-//! mark: the block is given back then, and the newer content stays. Moving an object keeps the mark, as it keeps the
-//! bytes. Two passes could take each other's marks for their own, so one goes on at a time.
+//! A pass goes on in batches, several of which may be under way (`batches.rs`). It copies each object, or the page that it
+//! stands for, under its slot's lock and marks the slot, writes the batch unlocked, and locks each slot again to publish the
+//! block. Any publish between the two clears the mark: the block is given back then, and the newer content stays. Moving
+//! an object keeps the mark, as it keeps the bytes. Two passes could take each other's marks for their own, so one goes on
+//! at a time.
 //!
 //! If the disk fails or is full, pages stay in memory.
-//!
-//! A page in the file is read under its slot's lock: who waits for it waits for the disk, and nobody else does.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
 
 use crate::codec::streams::{Stream, StreamPolicy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory;
 use crate::page::PageIndex;
 use crate::stats::Counter;
 use crate::sync::MutexGuard;
 
 use super::StoreWith;
-use super::backing_file::{BackingFile, Batch, Block};
+use super::backing_file::{BackingFile, Block};
+use super::batches::{Batches, Finished};
 use super::cold::ColdPages;
 use super::layout::{Flags, Seen};
 use super::lock::SlotLock;
@@ -29,8 +28,8 @@ use super::slot::{Entry, Locked};
 /// A pass that writes back.
 struct Pass<'a> {
     backing: &'a BackingFile,
-    batch: MutexGuard<'a, Batch>,
-    /// Pages of the batch at most.
+    batches: MutexGuard<'a, Batches>,
+    /// Pages of the batch that is being filled, at most.
     batch_pages: usize,
     pages_written: u64,
     /// The last error.
@@ -102,24 +101,34 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             let text = "the store has no backing file; name one when it is made";
             Error::new(ErrorKind::InvalidInput, text)
         })?;
-        let mut batch = self.writing_back.lock();
+        let mut batches = self.writing_back.lock();
         // A pass that a codec's panic ended left them.
-        for (index, block) in batch.pages.drain(..) {
-            self.settle(backing, index, block, false);
+        while self.start(&mut batches, backing) {
+            while let Some(finished) = batches.finish(backing) {
+                for (index, block) in finished.pages {
+                    self.settle(backing, index, block, false);
+                }
+            }
         }
         Ok(Pass {
             backing,
-            batch,
+            batches,
             batch_pages: 0,
             pages_written: 0,
             failed: Ok(()),
         })
     }
 
-    /// Writes what is left of a batch.
+    /// Writes what is left of a batch, and waits for all.
     fn end_pass(&self, mut pass: Pass<'_>) -> Result<u64> {
-        let _ = self.write_batch(&mut pass);
+        self.flush(&mut pass);
+        pass.batches.give_memory_back();
         pass.end()
+    }
+
+    fn flush(&self, pass: &mut Pass<'_>) {
+        self.start(&mut pass.batches, pass.backing);
+        while self.finish_oldest(pass).is_some() {}
     }
 
     /// Takes page `index` into the batch if it is among `pages`, and writes the batch once it is full. Breaks if no more
@@ -132,16 +141,21 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     ) -> ControlFlow<()> {
         if let Err(error) = self.collect(pass, index, pages) {
             // Those before it can go.
-            let _ = self.write_batch(pass);
+            self.flush(pass);
             if error.kind() != ErrorKind::LimitUsedUp {
                 self.counters.add(Counter::BdFailedWrites, 1);
             }
             pass.failed = Err(error);
             return ControlFlow::Break(());
         }
-        match pass.batch.pages.len() < pass.batch_pages {
+        if pass.batches.filling().len() == pass.batch_pages {
+            self.start(&mut pass.batches, pass.backing);
+        }
+        match pass.batches.has_room() {
             true => ControlFlow::Continue(()),
-            false => self.write_batch(pass),
+            false => self
+                .finish_oldest(pass)
+                .unwrap_or(ControlFlow::Continue(())),
         }
     }
 
@@ -155,24 +169,25 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         if !pages.has(guard.seen()) || guard.flags().is_marked() {
             return Ok(());
         }
-        if pass.batch.pages.is_empty() {
+        let batch = pass.batches.filling();
+        if batch.is_empty() {
             pass.batch_pages = self.budget.next_batch(self.unit);
-            pass.batch.make_room(pass.batch_pages, self.unit.bytes())?;
+            batch.make_room(pass.batch_pages, self.unit)?;
         }
         if pass.batch_pages == 0 {
             let text = "writeback_limit is used up: raise it, or disable it";
             return Err(Error::new(ErrorKind::LimitUsedUp, text));
         }
-        // What an earlier try left behind the pages is overwritten.
-        let start = pass.batch.pages.len() * self.unit.bytes();
-        pass.batch.bytes.truncate(start);
-        pass.batch.bytes.resize(start + self.unit.bytes(), 0);
-        let Ok(size_bytes) = self.copy_out(&guard, &mut pass.batch.bytes[start..]) else {
+        let unit = batch
+            .next_unit(self.unit)
+            .ok_or_else(super::read::corrupt)?;
+        let Ok(size_bytes) = self.copy_out(&guard, unit) else {
             // A damaged object must not get a new checksum.
             return Ok(());
         };
+        unit[size_bytes..].fill(0);
         let block = pass.backing.take(size_bytes)?.ok_or_else(file_is_full)?;
-        pass.batch.pages.push((index, block));
+        batch.push(index, block);
         guard.set_flags(guard.flags().with_mark(true));
         Ok(())
     }
@@ -193,36 +208,39 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         }
     }
 
-    /// Writes the batch and publishes its blocks. Breaks if no more can be written.
-    fn write_batch(&self, pass: &mut Pass<'_>) -> ControlFlow<()> {
-        let batch = &mut *pass.batch;
-        if batch.pages.is_empty() {
-            return ControlFlow::Continue(());
+    /// Begins to write the batch that is being filled, and takes it from the limit. False: it is empty.
+    fn start(&self, batches: &mut Batches, backing: &BackingFile) -> bool {
+        if !batches.has_room() || batches.filling().is_empty() {
+            return batches.is_writing();
         }
-        let blocks = batch.pages.iter().map(|(_, block)| block);
-        let done = pass.backing.write(blocks, &batch.bytes);
-        if done.is_ok() {
-            self.budget.charge(batch.pages.len(), self.unit);
+        self.budget.charge(batches.filling().len(), self.unit);
+        batches.start(backing);
+        true
+    }
+
+    /// Waits for the oldest batch that is being written and publishes its blocks. Breaks if no more can be written. None:
+    /// no batch is being written.
+    fn finish_oldest(&self, pass: &mut Pass<'_>) -> Option<ControlFlow<()>> {
+        let Finished { pages, done } = pass.batches.finish(pass.backing)?;
+        if done.is_err() {
+            self.budget.refund(pages.len(), self.unit);
         }
         let mut published = 0;
-        for (index, block) in batch.pages.drain(..) {
+        for (index, block) in pages {
             published += u64::from(self.settle(pass.backing, index, block, done.is_ok()));
         }
-        batch.bytes.clear();
         self.counters.add(Counter::BdWrites, published);
         pass.pages_written += published;
-        match done.map_err(write_failed) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                self.counters.add(Counter::BdFailedWrites, 1);
-                let is_full = error.kind() == ErrorKind::NoSpace;
-                pass.failed = Err(error);
-                match is_full {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            }
-        }
+        let Err(error) = done.map_err(write_failed) else {
+            return Some(ControlFlow::Continue(()));
+        };
+        self.counters.add(Counter::BdFailedWrites, 1);
+        let is_full = error.kind() == ErrorKind::NoSpace;
+        pass.failed = Err(error);
+        Some(match is_full {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
     }
 
     /// Publishes a block if its page has not changed meanwhile. Else, or if the write failed, gives it back.
@@ -249,21 +267,6 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         drop(guard);
         backing.give(block);
         false
-    }
-
-    /// Reads the page that `block` has, into `page`.
-    pub(super) fn load_back(&self, slot: &Locked, block: &Block, page: &mut [u8]) -> Result<()> {
-        let backing = self.backing.as_ref().ok_or_else(super::read::corrupt)?;
-        debug_assert!(matches!(slot.entry(), Entry::Back(_)));
-        self.counters.add(Counter::BdReads, 1);
-        // Packed objects are smaller than a page.
-        if block.size_bytes() == page.len() {
-            return backing.read(block, page);
-        }
-        let mut object = memory::boxed_slice(block.size_bytes(), 0)?;
-        backing.read(block, &mut object)?;
-        let read = self.unpacker(slot.flags())?.decompress(&object, page)?;
-        read.map_err(|_malformed| super::read::corrupt())
     }
 }
 

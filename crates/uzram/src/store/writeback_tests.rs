@@ -19,15 +19,41 @@ const PAGES: u64 = 64;
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
 
+/// Ways to the file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// Through the page cache.
+    Cached,
+    /// One batch at a time.
+    Direct,
+    /// Three batches in a ring.
+    Ring,
+}
+
+const WAYS: [Way; 3] = [Way::Cached, Way::Direct, Way::Ring];
+
+/// A file opened twice. The second descriptor goes through the page cache.
+fn file() -> (File, File) {
+    let named = tempfile::NamedTempFile::new().unwrap();
+    (named.reopen().unwrap(), named.into_file())
+}
+
 /// A store with a backing file and a second codec, and the file.
-fn make(unit: u64, algorithm: &str) -> (Store, File) {
-    let file = tempfile::tempfile().unwrap();
+fn make(unit: u64, algorithm: &str, way: Way) -> (Store, File) {
+    let (file, other) = file();
     let secondary = crate::Compression::new("842", Unit::new(unit).unwrap()).unwrap();
     let builder = Store::builder().size(PAGES * unit).secondary(1, secondary);
     let builder = builder.unit(Unit::new(unit).unwrap());
     let store = builder.algorithm(algorithm).checksum(unit > 4096);
-    let store = store.backing_file(file.try_clone().unwrap()).build();
-    (store.unwrap(), file)
+    let store = store.writeback_depth(if way == Way::Ring { 3 } else { 1 });
+    let mut store = store.backing_file(file).build().unwrap();
+    if way == Way::Cached {
+        store.inner.backing.as_mut().unwrap().use_page_cache();
+    }
+    if way == Way::Ring && !store.inner.writing_back.lock().has_ring() {
+        println!("without a ring: no io_uring or no O_DIRECT here");
+    }
+    (store, other)
 }
 
 fn read(store: &Store, index: u64) -> Result<Vec<u8>> {
@@ -71,8 +97,14 @@ fn place(store: &Store, index: u64) -> (u64, usize) {
 
 #[test]
 fn a_store_with_a_backing_file_is_a_map_of_pages() {
-    for (unit, algorithm, seed) in [(4096, "lz4", 1), (4096, "lzo", 2), (16384, "lz4", 3)] {
-        let (store, file) = make(unit, algorithm);
+    for (unit, algorithm, seed, way) in [
+        (4096, "lz4", 1, Way::Direct),
+        (4096, "lz4", 4, Way::Ring),
+        (4096, "lzo", 2, Way::Cached),
+        (16384, "lz4", 3, Way::Ring),
+    ] {
+        let (store, file) = make(unit, algorithm, way);
+        store.set_writeback_batch_pages(3).unwrap();
         let (mut pages, mut rng) = (HashMap::new(), Rng::new(seed));
         let length = unit as usize;
         for step in 0..2500 {
@@ -143,7 +175,13 @@ fn a_store_with_a_backing_file_is_a_map_of_pages() {
 
 #[test]
 fn memory_goes_with_the_pages_and_room_in_the_file_comes_back() {
-    let (store, file) = make(4096, "lz4");
+    [Way::Cached, Way::Direct]
+        .into_iter()
+        .for_each(room_comes_back);
+}
+
+fn room_comes_back(way: Way) {
+    let (store, file) = make(4096, "lz4", way);
     let pages = fill(&store);
     let before = store.stats();
     let mut named = all();
@@ -168,8 +206,11 @@ fn memory_goes_with_the_pages_and_room_in_the_file_comes_back() {
 
 #[test]
 fn a_disk_that_fails_or_is_full_leaves_pages_in_memory() {
-    for errno in [ENOSPC, EIO] {
-        let (store, _) = make(4096, "lz4");
+    for (errno, way) in [ENOSPC, EIO]
+        .into_iter()
+        .flat_map(|errno| WAYS.map(|way| (errno, way)))
+    {
+        let (store, _) = make(4096, "lz4", way);
         let pages = fill(&store);
         let before = store.stats();
         let backing = store.inner.backing.as_ref().unwrap();
@@ -193,7 +234,7 @@ fn a_disk_that_fails_or_is_full_leaves_pages_in_memory() {
 
 #[test]
 fn a_file_without_free_blocks_takes_what_it_has_room_for() {
-    let (store, _) = make(4096, "lz4");
+    let (store, _) = make(4096, "lz4", Way::Direct);
     let pages = fill(&store);
     let backing = store.inner.backing.as_ref().unwrap();
     *backing.blocks.lock() = Blocks::new(11);
@@ -212,7 +253,7 @@ fn a_file_without_free_blocks_takes_what_it_has_room_for() {
 /// Damages the block of each page in some way; the page is refused and the others are whole.
 #[test]
 fn a_block_with_other_bytes_is_an_error_of_its_page_alone() {
-    let (store, file) = make(4096, "lz4");
+    let (store, file) = make(4096, "lz4", Way::Direct);
     let pages = fill(&store);
     // What the file holds of an earlier content.
     store.write(PageIndex(0), &noise(1000, 4096)).unwrap();
@@ -249,7 +290,7 @@ fn a_block_with_other_bytes_is_an_error_of_its_page_alone() {
 
 #[test]
 fn a_file_that_was_cut_off_is_an_error_of_what_it_lost() {
-    let (store, file) = make(4096, "lz4");
+    let (store, file) = make(4096, "lz4", Way::Direct);
     let pages = fill(&store);
     store.write_back(&all()).unwrap();
     let length = file.metadata().unwrap().len();
@@ -400,7 +441,7 @@ fn only_pages_that_are_named_go() {
 
 #[test]
 fn a_range_goes_and_one_beyond_the_end_is_refused() {
-    let (store, _) = make(4096, "lz4");
+    let (store, _) = make(4096, "lz4", Way::Direct);
     fill(&store);
     let go = |range| store.write_back_range(range, &mut || true);
     for range in [0..PAGES + 1, PAGES..PAGES + 1, 5..u64::MAX] {
@@ -423,7 +464,7 @@ fn a_range_goes_and_one_beyond_the_end_is_refused() {
 #[test]
 fn the_limit_lets_the_largest_go_and_is_used_up_by_what_is_written() {
     for unit in [4096, 16384] {
-        let (store, _) = make(unit, "lz4");
+        let (store, _) = make(unit, "lz4", Way::Direct);
         let pages = fill(&store);
         let per_page = unit / 4096;
         store.set_writeback_limit(10 * per_page);
@@ -459,7 +500,7 @@ fn the_limit_lets_the_largest_go_and_is_used_up_by_what_is_written() {
 
 #[test]
 fn batches_have_any_size_and_one_that_fails_does_not_keep_others() {
-    let (store, _) = make(4096, "lz4");
+    let (store, _) = make(4096, "lz4", Way::Direct);
     for pages in [0, 1025, usize::MAX] {
         let error = store.set_writeback_batch_pages(pages).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -494,8 +535,8 @@ fn batches_have_any_size_and_one_that_fails_does_not_keep_others() {
 /// Each page takes a unit of the file, whatever codec packed it; it needs none to be read.
 #[test]
 fn decompressed_pages_are_pages_in_the_file() {
-    let file = tempfile::tempfile().unwrap();
-    let store = builder(&file).compressed_writeback(false).checksum(true);
+    let (own, file) = file();
+    let store = builder(&own).compressed_writeback(false).checksum(true);
     let secondary = crate::Compression::new("lzo", Unit::DEFAULT).unwrap();
     let store = store.secondary(1, secondary).build().unwrap();
     let pages = fill(&store);
@@ -541,11 +582,72 @@ fn compressed_pages_of_any_codec_are_read_from_the_file() {
     assert_eq!(store.stats().recompressed_pages, PAGES / 2);
 }
 
+/// Runs `body` in a thread of its own. Panics if it waits for a lock of its own.
+fn within_a_minute(body: impl FnOnce() + Send + 'static) {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        body();
+        tell.send(())
+    });
+    match told.recv_timeout(Duration::from_secs(60)) {
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("a read holds the slot"),
+        _ => drop(thread.join().unwrap()),
+    }
+}
+
+/// While a page is read from the file, its slot is free, and its block is nobody else's.
+#[test]
+fn a_page_may_change_while_it_is_read_from_the_file() {
+    within_a_minute(|| {
+        let (store, _) = make(4096, "lz4", Way::Direct);
+        let pages = fill(&store);
+        store.write_back(&all()).unwrap();
+        let store = std::sync::Arc::new(store);
+        let (own, (at, _)) = (std::sync::Arc::downgrade(&store), place(&store, 9));
+        let fault = &store.inner.backing.as_ref().unwrap().fault;
+        // The page leaves its block, and all others want one.
+        let change = move || {
+            let store = own.upgrade().unwrap();
+            store.write(PageIndex(9), &noise(77, 4096)).unwrap();
+            (20..30).for_each(|n| store.write(PageIndex(n), &noise(n, 4096)).unwrap());
+            store.write_back(&all()).unwrap();
+            assert!((0..PAGES).all(|index| place(&store, index).0 != at));
+        };
+        fault.before_read(1, change.clone());
+        assert!(
+            read(&store, 9).unwrap() == pages[9],
+            "as it was when the read began"
+        );
+        assert!(read(&store, 9).unwrap() == noise(77, 4096));
+        store.write(PageIndex(10), &pages[10]).unwrap();
+        store.write_back(&all()).unwrap();
+        assert_eq!(place(&store, 10).0, at, "the block is free again");
+
+        // A write of a part goes on from what the page is by then.
+        let own = std::sync::Arc::downgrade(&store);
+        let other = move || {
+            let store = own.upgrade().unwrap();
+            store.write(PageIndex(9), &noise(78, 4096)).unwrap();
+            store.write_back(&[PageIndex(9)]).unwrap();
+        };
+        fault.before_read(3, other);
+        store.write_at(PageIndex(9), 100, &[5; 50]).unwrap();
+        let mut wanted = noise(78, 4096);
+        wanted[100..150].fill(5);
+        assert!(read(&store, 9).unwrap() == wanted);
+    });
+}
+
 /// Threads write, read and trim pages of their own, while others write all back, and compact.
 #[test]
 fn no_write_is_lost_beside_a_write_back() {
+    WAYS.into_iter().for_each(race);
+}
+
+fn race(way: Way) {
     const THREADS: u64 = 2;
-    let (store, _) = make(4096, "lz4");
+    let (store, _) = make(4096, "lz4", way);
+    store.set_writeback_batch_pages(5).unwrap();
     let (end, over) = (
         Instant::now() + Duration::from_secs(2),
         AtomicBool::new(false),

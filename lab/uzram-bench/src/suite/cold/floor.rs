@@ -52,29 +52,45 @@ fn unpack(unpacker: &mut Decompressor, object: &[u8], page: &mut [u8]) -> Result
     done.map_err(|_malformed| Error::Failed("a codec does not read what it wrote".to_owned()))
 }
 
-/// The time per page of direct writes to the file, `batch` pages at once; with `syncs` each waits for the disk's cache.
+/// The time per page of direct writes of `pages` to the file at `path`, `batch` pages at once, by `threads` that take
+/// turns. The file may be there, with as many pages or none.
 pub(super) fn direct_writes(
     path: &Path,
     workload: &Workload,
     pages: usize,
     batch: usize,
-    syncs: bool,
+    threads: usize,
 ) -> Result<f64> {
-    let failed = |error| Error::io("direct writes to the backing file", error);
+    let failed = |error| Error::io("direct writes beside the backing file", error);
     let mut options = File::options();
-    let file = options.write(true).custom_flags(libc::O_DIRECT).open(path);
+    let options = options.write(true).create(true).truncate(false);
+    let file = options.custom_flags(libc::O_DIRECT).open(path);
     let file = file.map_err(failed)?;
-    let start = Instant::now();
-    for first in (0..pages).step_by(batch) {
+    let write = |first: usize| {
         let count = batch.min(pages - first);
         let source = first % (workload.pages() - batch) * PAGE_BYTES;
         let bytes = &workload.input()[source..][..count * PAGE_BYTES];
-        let at = (first * PAGE_BYTES) as u64;
-        file.write_all_at(bytes, at).map_err(failed)?;
-        if syncs {
-            file.sync_data().map_err(failed)?;
-        }
-    }
+        file.write_all_at(bytes, (first * PAGE_BYTES) as u64)
+    };
+    let share = |thread: usize| -> std::io::Result<()> {
+        let mut own = (thread * batch..pages).step_by(batch * threads);
+        own.try_for_each(write)
+    };
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads)
+            .map(|thread| {
+                let share = &share;
+                scope.spawn(move || share(thread))
+            })
+            .collect();
+        let own = share(0);
+        let joined = others
+            .into_iter()
+            .map(|other| other.join().expect("it does not panic"));
+        own.and(joined.collect::<std::io::Result<()>>())
+    })
+    .map_err(failed)?;
     Ok(per_page(start.elapsed(), pages as u64))
 }
 

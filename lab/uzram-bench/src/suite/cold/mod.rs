@@ -3,7 +3,9 @@
 //! A store is filled with the pages of a corpus, and six of ten are left idle. Then the idle ones are packed again by a
 //! denser codec, those that this did not make smaller go to a file, and at last all that are idle. Between these steps
 //! the pool is compacted and weighed. The passes are timed beside the least that they could do: both codecs alone on the
-//! same pages, and direct writes of as many pages to the same file.
+//! same pages, and direct writes (O_DIRECT) of as many pages in as large batches to another file of the same folder. The two
+//! take turns to be first. A new file has to be given blocks by its file system as it grows; so all is written once more,
+//! when both files have theirs, beside direct writes of one batch after another and of as many at once as the store has.
 
 mod floor;
 
@@ -32,6 +34,8 @@ const BYTES: [usize; 2] = [256 << 20, 32 << 20];
 const RUNS: [usize; 2] = [5, 3];
 /// Idle pages of ten.
 const IDLE_OF_TEN: usize = 6;
+/// Batches that the store writes at once.
+const DEPTH: usize = 4;
 /// Most pages of a kind whose reads are timed.
 const READS_MAX: usize = 2000;
 /// The codec that packs again.
@@ -48,16 +52,18 @@ pub(crate) const SUITE: Suite = Suite {
 };
 
 /// The figures of a run, each with the end of its case, its variant and its metric.
-const FIGURES: [(&str, &str, (&str, &str)); 12] = [
+const FIGURES: [(&str, &str, (&str, &str)); 14] = [
     ("memory/filled", SUBJECT, MEMORY),
     ("memory/recompressed", SUBJECT, MEMORY),
     ("memory/incompressible-back", SUBJECT, MEMORY),
     ("memory/idle-back", SUBJECT, MEMORY),
     ("recompression", SUBJECT, CPU_TIME),
     ("recompression", "both-codecs", CPU_TIME),
-    ("writeback", SUBJECT, TIME),
-    ("writeback", "direct-writes", TIME),
-    ("writeback", "direct-writes-synced", TIME),
+    ("writeback/new-file", SUBJECT, TIME),
+    ("writeback/new-file", "direct-writes", TIME),
+    ("writeback/again", SUBJECT, TIME),
+    ("writeback/again", "direct-writes", TIME),
+    ("writeback/again", "direct-writes-deep", TIME),
     ("read/packed", SUBJECT, TIME),
     ("read/recompressed", SUBJECT, TIME),
     ("read/written-back", SUBJECT, TIME),
@@ -67,7 +73,7 @@ const TIME: (&str, &str) = ("time_per_page", "ns");
 const CPU_TIME: (&str, &str) = ("cpu_time_per_page", "ns");
 
 /// Pairs of figures whose ratio is shown.
-const RATIOS: [(usize, usize); 6] = [(1, 0), (2, 0), (3, 0), (4, 5), (7, 6), (8, 6)];
+const RATIOS: [(usize, usize); 7] = [(1, 0), (2, 0), (3, 0), (4, 5), (7, 6), (9, 8), (10, 8)];
 
 fn run(options: &Options, findings: &mut Findings) -> Result<()> {
     let quick = usize::from(options.quick);
@@ -81,7 +87,7 @@ fn run(options: &Options, findings: &mut Findings) -> Result<()> {
             for run in 0..RUNS[quick] {
                 options.stop.check()?;
                 progress.at(&case, run as f64 / RUNS[quick] as f64);
-                let figures = one_run(&workload, algorithm)?;
+                let figures = one_run(&workload, algorithm, run % 2 == 1)?;
                 for (series, figure) in series.iter_mut().zip(figures) {
                     series.push(figure);
                 }
@@ -124,7 +130,11 @@ fn report(corpus: &Corpus, algorithm: &str, workload: &Workload, series: &[Serie
 }
 
 /// All steps once, in the order of [`FIGURES`].
-fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGURES.len()]> {
+fn one_run(
+    workload: &Workload,
+    algorithm: &str,
+    is_floor_first: bool,
+) -> Result<[f64; FIGURES.len()]> {
     let folder = Folder::new()?;
     let path = folder.path().join("backing");
     let secondary = Compression::new(SECONDARY, Unit::DEFAULT)?;
@@ -133,11 +143,9 @@ fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGURES.len()]>
         .algorithm(algorithm)
         .secondary(1, Arc::clone(&secondary))
         .backing_file(create(&path)?)
+        .writeback_depth(DEPTH)
         .build()?;
-    for place in 0..workload.pages() {
-        let page = workload.page(place, Generation::First);
-        store.write(PageIndex(place as u64), page)?;
-    }
+    write(&store, workload, |_| true)?;
     let filled = weigh(&store)?;
     idle_but_some(&store, workload)?;
     let idle = Recompression {
@@ -153,6 +161,18 @@ fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGURES.len()]>
     let read_packed = read(&|place| !is_idle(place))?;
     let read_recompressed = read(&is_idle)?;
 
+    let floor = |threads| {
+        let path = folder.path().join("floor");
+        let pages = workload.pages() * IDLE_OF_TEN / 10;
+        floor::direct_writes(
+            &path,
+            workload,
+            pages,
+            store.writeback_batch_pages(),
+            threads,
+        )
+    };
+    let before = is_floor_first.then(|| floor(1)).transpose()?;
     let start = Instant::now();
     let mut written = store.write_back_cold(ColdPages::Incompressible, &mut || true)?;
     let mut writing = start.elapsed();
@@ -162,11 +182,19 @@ fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGURES.len()]>
     let start = Instant::now();
     written += store.write_back_cold(ColdPages::Idle, &mut || true)?;
     writing += start.elapsed();
+    let new_file = per_page(writing, written);
     let idle_back = weigh(&store)?;
+    let direct_new_file = before.map_or_else(|| floor(1), Ok)?;
     let read_back = read(&is_idle)?;
-    let batch = store.writeback_batch_pages();
-    drop(store);
-    let direct = |syncs| floor::direct_writes(&path, workload, written as usize, batch, syncs);
+
+    write(&store, workload, is_idle)?;
+    idle_but_some(&store, workload)?;
+    let floors = || Ok::<_, Error>([floor(1)?, floor(DEPTH)?]);
+    let before = is_floor_first.then(floors).transpose()?;
+    let start = Instant::now();
+    let written = store.write_back_cold(ColdPages::Idle, &mut || true)?;
+    let again = per_page(start.elapsed(), written);
+    let [direct, direct_deep] = before.map_or_else(floors, Ok)?;
     Ok([
         filled,
         recompressed,
@@ -174,9 +202,11 @@ fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGURES.len()]>
         idle_back,
         recompression,
         both_codecs,
-        per_page(writing, written),
-        direct(false)?,
-        direct(true)?,
+        new_file,
+        direct_new_file,
+        again,
+        direct,
+        direct_deep,
         read_packed,
         read_recompressed,
         read_back,
@@ -187,6 +217,15 @@ fn create(path: &Path) -> Result<File> {
     let mut options = File::options();
     let file = options.read(true).write(true).create_new(true).open(path);
     file.map_err(|error| Error::io("the backing file", error))
+}
+
+/// Writes the pages that are wanted.
+fn write(store: &Store, workload: &Workload, wanted: impl Fn(usize) -> bool) -> Result<()> {
+    for place in (0..workload.pages()).filter(|place| wanted(*place)) {
+        let page = workload.page(place, Generation::First);
+        store.write(PageIndex(place as u64), page)?;
+    }
+    Ok(())
 }
 
 fn is_idle(place: usize) -> bool {
@@ -225,4 +264,33 @@ fn read_some(store: &Store, workload: &Workload, wanted: &dyn Fn(usize) -> bool)
         }
     }
     Ok(per_page(spent, reads))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::two_runs;
+
+    #[test]
+    fn every_step_has_its_figures_and_writing_back_stands_beside_direct_writes() {
+        let options = Options {
+            corpora: vec![crate::synthetic::fio(50, 40)],
+            algorithms: vec!["lz4".to_owned()],
+            quick: true,
+            ..two_runs(1)
+        };
+        let mut findings = Findings::default();
+        run(&options, &mut findings).unwrap();
+        let block = &findings.blocks[0];
+        let found = block.results.iter().map(|one| {
+            let step = FIGURES.iter().find(|(end, ..)| one.case.ends_with(end));
+            (step.map(|(end, ..)| *end), one.variant.as_str())
+        });
+        let wanted = FIGURES.map(|(end, variant, _)| (Some(end), variant));
+        assert_eq!(found.collect::<Vec<_>>(), wanted);
+        let median = |nth: usize| block.results[nth].spread.median;
+        assert!(median(0) >= median(1) && median(1) >= median(2) && median(2) > median(3));
+        assert!(block.results.iter().all(|one| one.spread.median > 0.0));
+        assert_eq!(block.ratios.len(), RATIOS.len());
+    }
 }
