@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use uzram::{ColdPages, ErrorKind, Recompression, Store};
+use uzram::{ColdPages, Recompression, Store};
 
 use super::attribute::Written;
 use super::number::{invalid, pairs, priority_in, whole};
@@ -198,10 +198,6 @@ pub(super) fn writeback(device: &Device, written: &Written<'_>) -> Result<()> {
         }
         let pages = store.size_bytes() >> store.unit().shift();
         let selections = selections(written.value, pages)?;
-        if store.writeback_limit_enabled() && store.writeback_limit() == 0 {
-            let text = "writeback: writeback_limit is used up; raise it";
-            return Err(Error::new(ErrorKind::LimitUsedUp, text));
-        }
         let mut goes_on = || !device.is_ending();
         for selection in selections {
             match selection {

@@ -59,7 +59,9 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<u64> {
         let mut pass = self.begin_pass()?;
-        let pages_max = self.budget.pages_left(self.unit);
+        // One more, if there is one, finds the limit used up.
+        let pages_left = self.budget.pages_left(self.unit);
+        let pages_max = pages_left.map(|left| left.saturating_add(1));
         let visit = |index| match goes_on() {
             true => self.write_back_page(&mut pass, index, pages),
             false => ControlFlow::Break(()),

@@ -498,6 +498,27 @@ fn the_limit_lets_the_largest_go_and_is_used_up_by_what_is_written() {
     }
 }
 
+/// As in the kernel: EIO if a page is left that would go, whatever its size, and only then.
+#[test]
+fn a_limit_that_is_used_up_is_told_if_pages_are_left() {
+    for way in WAYS {
+        let (store, _) = make(4096, "lz4", way);
+        fill(&store);
+        store.set_writeback_limit_enabled(true);
+        let go = |limit| {
+            store.set_writeback_limit(limit);
+            let done = store.write_back_cold(ColdPages::All, &mut || true);
+            done.map_err(|error| error.kind())
+        };
+        assert_eq!(go(0), Err(ErrorKind::LimitUsedUp));
+        // All that are raw, and nothing of what is smaller.
+        assert_eq!(go(PAGES / 2), Err(ErrorKind::LimitUsedUp));
+        assert_eq!(back(&store).len() as u64, PAGES / 2);
+        assert_eq!(go(PAGES / 2), Ok(PAGES / 2));
+        assert_eq!(go(0), Ok(0));
+    }
+}
+
 #[test]
 fn batches_have_any_size_and_one_that_fails_does_not_keep_others() {
     let (store, _) = make(4096, "lz4", Way::Direct);
