@@ -1,13 +1,15 @@
-//! Sequences of operations on a store against a map of pages: contents, counters, the limit.
+//! Sequences of operations on a store against a map of pages: contents, counters, the limit; pages that are packed again
+//! and pages that go to a file.
 
 #![no_main]
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use uzram::{Compression, ErrorKind, PageIndex, Store, Unit, Zeroing};
+use uzram::{ColdPages, Compression, ErrorKind, PageIndex, Recompression, Store, Unit, Zeroing};
 
 const PAGES: u64 = 16;
 const OPS_MAX: usize = 200;
@@ -24,6 +26,63 @@ fn compression(which: u8) -> Arc<Compression> {
             .collect()
     });
     all[usize::from(which) % all.len()].clone()
+}
+
+/// The codec that packs pages again.
+fn secondary(unit: usize) -> Arc<Compression> {
+    static BOTH: OnceLock<[Arc<Compression>; 2]> = OnceLock::new();
+    let make = |unit| Compression::new("zstd", Unit::new(unit).unwrap()).unwrap();
+    let both = BOTH.get_or_init(|| [make(4096), make(16384)]);
+    Arc::clone(&both[usize::from(unit > 4096)])
+}
+
+/// A file in memory, where there is such a folder: no disk is to be waited for.
+fn backing_file() -> File {
+    tempfile::tempfile_in("/dev/shm")
+        .or_else(|_| tempfile::tempfile())
+        .unwrap()
+}
+
+/// A pass over cold pages. No page changes, and none is lost.
+fn cold_pass(store: &Store, input: &mut Input<'_>) {
+    let (what, pages) = (input.byte(), 1 + usize::from(input.byte() & 7));
+    let kind = match what >> 4 & 3 {
+        0 => ColdPages::All,
+        1 => ColdPages::Idle,
+        2 => ColdPages::Huge,
+        _ => ColdPages::Incompressible,
+    };
+    store.set_writeback_batch_pages(pages).unwrap();
+    store.set_writeback_limit(u64::from(what));
+    store.set_writeback_limit_enabled(what & 8 == 8);
+    let done = match what & 7 {
+        0 | 1 => return store.mark_idle(),
+        2 => store.write_back_cold(kind, &mut || true).map(drop),
+        3 => store
+            .write_back_range(0..pages as u64, &mut || true)
+            .map(drop),
+        4 => {
+            store.discard_backing();
+            return;
+        }
+        _ => {
+            let mut again = Recompression::new(1);
+            again.pages = match kind {
+                // Those are not tried again.
+                ColdPages::Incompressible => ColdPages::HugeIdle,
+                kind => kind,
+            };
+            again.threshold_bytes = usize::from(what & 8) * 256;
+            again.pages_max = (what & 7 == 6).then_some(pages as u64);
+            store.recompress(&again, &mut || true).map(drop)
+        }
+    };
+    if let Err(error) = done {
+        let is_at_limit = error.kind() == ErrorKind::NoSpace && store.mem_limit() > 0;
+        let is_used_up = error.kind() == ErrorKind::LimitUsedUp && store.writeback_limit_enabled();
+        let has_none = error.kind() == ErrorKind::InvalidInput && !store.has_backing_file();
+        assert!(is_at_limit || is_used_up || has_none, "{error}");
+    }
 }
 
 /// Bytes from the input: fixed-size numbers, zero after its end.
@@ -87,12 +146,16 @@ fuzz_target!(|data: &[u8]| {
     let limit = u64::from(input.byte() % 32) * 8192;
     let pools = uzram::pools();
     let pool = pools[usize::from(input.byte()) % pools.len()];
-    let store = builder
-        .mem_limit(limit)
-        .pool(pool)
-        .checksum(input.byte() & 1 == 1)
-        .build()
-        .unwrap();
+    let flags = input.byte();
+    let mut builder = builder.mem_limit(limit).pool(pool).checksum(flags & 1 == 1);
+    if flags & 2 == 2 {
+        builder = builder
+            .backing_file(backing_file())
+            .compressed_writeback(flags & 4 == 4)
+            .writeback_depth(1 + usize::from(flags >> 3 & 3))
+            .secondary(1, secondary(unit));
+    }
+    let store = builder.build().unwrap();
     let mut model: HashMap<u64, Vec<u8>> = HashMap::new();
     let zeroes = vec![0; unit];
     for _ in 0..OPS_MAX {
@@ -166,7 +229,7 @@ fuzz_target!(|data: &[u8]| {
                     model.clear();
                     assert_eq!(store.stats().mem_resident_bytes, 0);
                 }
-                _ => {}
+                _ => cold_pass(&store, &mut input),
             },
             _ => {
                 let mut page = vec![0xee; unit];
@@ -189,7 +252,11 @@ fuzz_target!(|data: &[u8]| {
     }
     let stats = store.stats();
     assert_eq!(
-        (stats.mem_used_total_bytes, stats.compr_data_size_bytes),
-        (0, 0)
+        (
+            stats.mem_used_total_bytes,
+            stats.compr_data_size_bytes,
+            stats.bd_count
+        ),
+        (0, 0, 0)
     );
 });
