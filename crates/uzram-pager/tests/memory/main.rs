@@ -15,6 +15,7 @@ mod spill;
 mod system;
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -166,8 +167,10 @@ fn with_spill(
 ) -> Option<(CompressedMemory, File)> {
     let file = tempfile::tempfile().unwrap();
     let builder = CompressedMemory::builder(pages * PAGE, budget_pages * PAGE).store(store);
-    let builder = builder.spill(file.try_clone().unwrap());
-    Some((made(builder)?, file))
+    // The store's own is read and written directly, and as the store wants it.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let ours = File::options().read(true).write(true).open(path).unwrap();
+    Some((made(builder.spill(file))?, ours))
 }
 
 fn made(builder: CompressedMemoryBuilder) -> Option<CompressedMemory> {
