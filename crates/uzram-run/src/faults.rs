@@ -25,6 +25,8 @@ impl Server {
     /// # Errors
     /// [`Fatal`]: a page is lost.
     pub(crate) fn answer_all(&mut self) -> Result<(), Fatal> {
+        let waiting = self.spaces.values().map(|space| space.waiting.len());
+        self.near.note_waiting(waiting.sum());
         let ids: Vec<u32> = self.spaces.keys().copied().collect();
         for id in ids {
             let Some(space) = self.spaces.get_mut(&id) else {

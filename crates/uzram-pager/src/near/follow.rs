@@ -20,6 +20,8 @@ pub(super) struct Follow {
     /// The directory of the threads that fault.
     threads: &'static str,
     cpu: Option<usize>,
+    /// The last one that faulted, and its faults in a row.
+    thread: u32,
     faults: u32,
     wait: u32,
 }
@@ -29,14 +31,19 @@ impl Follow {
         Follow {
             threads,
             cpu: None,
+            thread: 0,
             faults: 0,
             wait: 1,
         }
     }
 
     /// Notes a fault of `thread`, and binds this thread to that one's CPU if it is time to look. If this thread has given
-    /// way to the other they share a CPU. True: the other has left this CPU.
+    /// way to the other they share a CPU. True: the other has left this CPU. Threads that take turns are not followed: going from
+    /// one's CPU to another's costs more than what is won.
     pub fn answered(&mut self, thread: u32, gave_way: bool) -> bool {
+        if thread != self.thread {
+            (self.thread, self.faults) = (thread, 0);
+        }
         if gave_way {
             (self.faults, self.wait) = (0, FAULTS_MIN);
             return false;

@@ -15,6 +15,8 @@ pub struct Near {
     aside: Option<Aside>,
     /// Faults until it is tried without stepping aside: who stays on this CPU anyway needs nothing of it.
     aside_faults: u32,
+    /// Threads that wait for this one.
+    waiting: usize,
 }
 
 /// Faults with stepping aside, after a thread has left the CPU. Without, it is seen to leave within ten.
@@ -28,6 +30,7 @@ impl Near {
             follow: Follow::new(threads),
             aside: Aside::new(),
             aside_faults: 0,
+            waiting: 1,
         }
     }
 
@@ -37,21 +40,27 @@ impl Near {
             follow: Follow::new("/proc/self/task"),
             aside: None,
             aside_faults: 0,
+            waiting: 1,
         }
     }
 
-    /// Within the turn whoever is woken runs on at once. None: it is of no use now.
+    /// So many threads wait. If there are several, the next one's answer comes before anybody runs on.
+    pub fn note_waiting(&mut self, threads: usize) {
+        self.waiting = threads;
+    }
+
+    /// Until the end of what is returned whoever is woken runs on at once. None: it is of no use now.
     pub fn give_way(&self) -> Option<Way> {
-        match self.aside_faults {
-            0 => None,
-            _ => self.aside.as_ref()?.give_way(),
+        match (self.aside_faults, self.waiting) {
+            (1.., ..=1) => self.aside.as_ref()?.give_way(),
+            _ => None,
         }
     }
 
     /// Notes that a fault of `thread` was answered, and goes to its CPU, if it seems to be on another.
     pub fn answered(&mut self, thread: u32) {
-        let is_on = self.aside_faults > 0;
-        let gave_way = is_on && self.aside.as_ref().is_some_and(Aside::gave_way);
+        let may_give_way = self.aside_faults > 0 && self.waiting <= 1;
+        let gave_way = may_give_way && self.aside.as_ref().is_some_and(Aside::gave_way);
         self.aside_faults = self.aside_faults.saturating_sub(1);
         if self.follow.answered(thread, gave_way) {
             self.aside_faults = ASIDE_FAULTS;
@@ -93,7 +102,13 @@ mod tests {
         (0..1000).for_each(|_| near.answered(7));
         assert!(near.aside_faults > 0);
         assert_eq!(near.give_way().is_some(), near.aside.is_some());
+        near.note_waiting(2);
+        assert!(near.give_way().is_none());
         (0..ASIDE_FAULTS).for_each(|_| near.answered(7));
+        assert_eq!(near.aside_faults, 0);
+        // Threads that take turns.
+        place(threads, first);
+        (0..1000).for_each(|_| [7, 8].into_iter().for_each(|thread| near.answered(thread)));
         assert_eq!(near.aside_faults, 0);
     }
 }

@@ -248,6 +248,7 @@ impl Pager {
         if !messages.is_empty() && is_planted(Plant::FaultsFirst) {
             self.evict();
         }
+        self.near.note_waiting(messages.len());
         for message in &messages {
             self.take_message(*message)?;
         }
