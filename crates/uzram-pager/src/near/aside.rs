@@ -249,13 +249,26 @@ mod tests {
         sched_setaffinity(None, &only).unwrap();
     }
 
+    #[track_caller]
+    fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < until, "never: {what}");
+            thread::sleep(WAY_TIME_MAX);
+        }
+    }
+
     #[test]
     fn a_policy_is_changed_for_a_turn_only() {
         let Some(aside) = Aside::new() else { return };
-        let way = aside.give_way().unwrap();
-        assert_eq!(policy().unwrap(), SCHED_IDLE);
-        drop(way);
-        assert_eq!(policy().unwrap(), SCHED_OTHER);
+        // On a busy machine the guard may come first.
+        eventually("it is of that policy", || {
+            let way = aside.give_way();
+            let within = policy().unwrap();
+            drop(way);
+            assert_eq!(policy().unwrap(), SCHED_OTHER);
+            within == SCHED_IDLE
+        });
     }
 
     #[test]
@@ -290,19 +303,14 @@ mod tests {
     fn a_guard_that_sleeps_is_woken_and_one_without_a_server_ends() {
         let Some(aside) = Aside::new() else { return };
         let shared = Arc::clone(&aside.shared);
-        let until = Instant::now() + Duration::from_secs(20);
-        while !shared.guard_sleeps.load(Ordering::SeqCst) {
-            assert!(Instant::now() < until, "it never sleeps");
-            thread::sleep(WAY_TIME_MAX);
-        }
+        eventually("it sleeps", || shared.guard_sleeps.load(Ordering::SeqCst));
         let way = aside.give_way().unwrap();
         // By nobody but the guard.
-        while policy().unwrap() != SCHED_OTHER {
-            assert!(Instant::now() < until, "it is not woken");
-            thread::sleep(WAY_TIME_MAX);
-        }
+        eventually("it is woken", || policy().unwrap() == SCHED_OTHER);
         drop(way);
-        assert!(aside.give_way().is_none(), "there must be a pause");
+        eventually("there is a pause", || {
+            shared.pause_until_ms.load(Ordering::Relaxed) > 0
+        });
         drop(aside);
         assert_eq!(Arc::strong_count(&shared), 1);
     }
@@ -316,17 +324,13 @@ mod tests {
             stay();
             while receiver.recv().is_ok() {}
         });
-        let mut gave_way = 0;
-        for _ in 0..100 {
-            let Some(way) = aside.give_way() else {
-                continue;
-            };
+        eventually("it is noticed", || {
+            let way = aside.give_way();
             sender.send(()).unwrap();
             drop(way);
-            gave_way += usize::from(aside.gave_way());
-        }
+            aside.gave_way()
+        });
         drop(sender);
         other.join().unwrap();
-        assert!(gave_way > 0);
     }
 }
