@@ -40,7 +40,6 @@ const PASSED: [Signal; 5] = [
 const SI_KERNEL: i32 = 0x80;
 /// Time until the server answers when all has ended.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
-const KILL_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A program, and how to run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,18 +244,13 @@ impl Front {
     /// No process may run on, whose absent pages would read as zeroes when the descriptors are closed.
     fn kill_all(&mut self) {
         let me = std::process::id() as i32;
-        let begin = Instant::now();
-        while begin.elapsed() < KILL_TIME_MAX {
+        process::kill_all(|| {
             self.reap();
             let mut alive = process::descendants(&[me].into());
             alive.remove(&me);
             alive.remove(&self.server.as_raw());
-            let killed = alive.iter().filter(|pid| process::kill(**pid)).count();
-            if killed == 0 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+            alive
+        });
         let _ = kill(self.server, Signal::SIGKILL);
         self.reap();
         self.descriptors.clear();

@@ -29,18 +29,17 @@ impl Objects {
     /// # Errors
     /// [`uzram::ErrorKind::UnknownName`] for an algorithm that there is not; a backing file's.
     pub(crate) fn new(algorithm: &str, spill: Option<File>) -> Result<Objects> {
-        let builder = Store::builder()
+        let mut builder = Store::builder()
             .size(PAGES_MAX * PAGE_BYTES as u64)
             .algorithm(algorithm);
         let spills = spill.is_some();
-        let store = Arc::new(match spill {
-            Some(file) => builder.backing_file(file).build()?,
-            None => builder.build()?,
-        });
-        let spill = match spills {
-            true => Some(Spill::begin(Arc::clone(&store))?),
-            false => None,
-        };
+        if let Some(file) = spill {
+            builder = builder.backing_file(file);
+        }
+        let store = Arc::new(builder.build()?);
+        let spill = spills
+            .then(|| Spill::begin(Arc::clone(&store)))
+            .transpose()?;
         Ok(Objects {
             store,
             spill,

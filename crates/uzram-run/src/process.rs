@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::time::{Duration, Instant};
 
 use crate::units::{PAGE_BYTES, Range};
 
@@ -23,6 +24,10 @@ pub(crate) struct Area {
 /// The flags in `smaps` of mappings whose pages must stay: locked, for devices, shared, wiped in a child, of huge
 /// page files, growing stacks, shadow stacks.
 const STAYS: &[&str] = &["lo", "io", "pf", "sh", "ms", "wf", "ht", "gd", "ss"];
+
+/// Time until all processes must have ended that were killed, and between two looks for them.
+const KILL_TIME_MAX: Duration = Duration::from_secs(5);
+const KILL_PAUSE: Duration = Duration::from_millis(2);
 
 /// The parents of all processes.
 pub(crate) fn parents() -> BTreeMap<i32, i32> {
@@ -197,6 +202,18 @@ pub(crate) fn share_memory(one: i32, other: i32) -> bool {
 pub(crate) fn kill(pid: i32) -> bool {
     use nix::sys::signal::{Signal, kill};
     kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL).is_ok() && !has_ended(pid)
+}
+
+/// Kills the processes that `find` finds, over and over, for they may have begun others meanwhile: until there are none, or
+/// [`KILL_TIME_MAX`] has passed.
+pub(crate) fn kill_all(mut find: impl FnMut() -> BTreeSet<i32>) {
+    let begin = Instant::now();
+    while begin.elapsed() < KILL_TIME_MAX {
+        if find().into_iter().filter(|pid| kill(*pid)).count() == 0 {
+            return;
+        }
+        std::thread::sleep(KILL_PAUSE);
+    }
 }
 
 /// Whether a process has ended, though nobody may have asked for its status yet.

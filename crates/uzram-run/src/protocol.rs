@@ -60,8 +60,6 @@ pub(crate) enum ToServer {
     Program { pid: i32 },
     /// A question for [`ToFront::Statistics`].
     Statistics,
-    /// The budget is another now.
-    Budget { budget_bytes: u64 },
     /// The program has ended, and so does the front.
     End,
 }

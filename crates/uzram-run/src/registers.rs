@@ -10,39 +10,45 @@ pub(crate) const INSTRUCTION: (&[u8], usize) = (&[0x0f, 0x05], 1);
 pub(crate) const INSTRUCTION: (&[u8], usize) = (&[0x01, 0x00, 0x00, 0xd4], 4);
 
 /// `registers`, set so that the instruction at `at` makes system call `number`.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn with_call(
-    mut registers: user_regs_struct,
+    registers: user_regs_struct,
     at: u64,
     number: c_long,
     arguments: [u64; 6],
 ) -> user_regs_struct {
-    registers.rip = at;
-    registers.rax = number as u64;
-    [
-        registers.rdi,
-        registers.rsi,
-        registers.rdx,
-        registers.r10,
-        registers.r8,
-        registers.r9,
-    ] = arguments;
-    // It is in no system call, so the kernel has none to begin again.
-    registers.orig_rax = u64::MAX;
+    let mut registers = going_on_at(registers, at);
+    #[cfg(target_arch = "x86_64")]
+    {
+        registers.rax = number as u64;
+        [
+            registers.rdi,
+            registers.rsi,
+            registers.rdx,
+            registers.r10,
+            registers.r8,
+            registers.r9,
+        ] = arguments;
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        registers.regs[8] = number as u64;
+        registers.regs[..6].copy_from_slice(&arguments);
+    }
     registers
 }
 
-/// `registers`, set so that the instruction at `at` makes system call `number`.
-#[cfg(target_arch = "aarch64")]
-pub(crate) fn with_call(
-    mut registers: user_regs_struct,
-    at: u64,
-    number: c_long,
-    arguments: [u64; 6],
-) -> user_regs_struct {
-    registers.pc = at;
-    registers.regs[8] = number as u64;
-    registers.regs[..6].copy_from_slice(&arguments);
+/// `registers`, set so that the instruction at `at` is the next.
+fn going_on_at(mut registers: user_regs_struct, at: u64) -> user_regs_struct {
+    #[cfg(target_arch = "x86_64")]
+    {
+        registers.rip = at;
+        // It is in no system call, so the kernel has none to begin again.
+        registers.orig_rax = u64::MAX;
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        registers.pc = at;
+    }
     registers
 }
 
@@ -90,19 +96,17 @@ pub(crate) const LOOP_WORDS: usize = 5;
 
 /// `registers`, set so that [`LOOP`] at `at` makes the system calls in `list`.
 pub(crate) fn with_loop(
-    mut registers: user_regs_struct,
+    registers: user_regs_struct,
     at: u64,
     list: std::ops::Range<u64>,
 ) -> user_regs_struct {
+    let mut registers = going_on_at(registers, at);
     #[cfg(target_arch = "x86_64")]
     {
-        registers.rip = at;
-        registers.orig_rax = u64::MAX;
         (registers.rbx, registers.r12) = (list.start, list.end);
     }
     #[cfg(target_arch = "aarch64")]
     {
-        registers.pc = at;
         (registers.regs[19], registers.regs[20]) = (list.start, list.end);
     }
     registers

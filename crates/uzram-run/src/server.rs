@@ -3,7 +3,6 @@
 //! One thread does all: it reads the kernel's messages, answers faults, takes pages when the budget is used up, and compresses
 //! them, in small steps. So no two of these ever meet, and it is the tracer of all agents.
 
-use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -21,8 +20,6 @@ use crate::units::PAGE_BYTES;
 
 /// Rounds of reading messages before other work.
 const READS_MAX: usize = 8;
-/// Time until all processes must have ended that were killed.
-const KILL_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Serves the front at the other end of standard input, until the program and all that it has begun have ended.
 ///
@@ -130,9 +127,6 @@ impl Server {
             Ok(Some((ToServer::Statistics, _))) => {
                 self.tell(&ToFront::Statistics(self.statistics()));
             }
-            Ok(Some((ToServer::Budget { budget_bytes }, _))) => {
-                self.statistics.budget_bytes = budget_bytes;
-            }
             // What the program has left running is served on.
             Ok(Some((ToServer::End, _))) => self.front = None,
             Ok(Some((ToServer::Begin { .. }, _))) | Err(Errno::INTR) => {}
@@ -176,33 +170,27 @@ impl Server {
         } else {
             eprintln!("uzram run: {text}; all processes are killed");
         }
-        let begin = Instant::now();
-        while begin.elapsed() < KILL_TIME_MAX {
+        process::kill_all(|| {
             // The front is not in it: it ends by itself, and must never be taken for who adopts its children.
             self.tree = process::descendants(&self.tree);
-            let agents: BTreeSet<i32> = self.agents();
-            let alive: Vec<i32> = self.tree.difference(&agents).copied().collect();
+            let agents = self.agents();
             self.spaces
                 .values_mut()
                 .for_each(|space| space.agent = None);
-            if alive.iter().filter(|pid| process::kill(**pid)).count() == 0 {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+            self.tree.difference(&agents).copied().collect()
+        });
     }
 
     fn take_message(&mut self, id: u32, message: Message) -> Result<(), Fatal> {
-        if !matches!(message, Message::Fault { .. }) {
-            // What follows changes where pages are.
-            self.follow(id, message)?;
-        } else if let Message::Fault {
+        let Message::Fault {
             address,
             is_write,
             thread,
         } = message
-            && let Some(space) = self.spaces.get_mut(&id)
-        {
+        else {
+            return self.follow(id, message);
+        };
+        if let Some(space) = self.spaces.get_mut(&id) {
             let address = address - address % PAGE_BYTES as u64;
             space.waiting.push(Fault {
                 address,

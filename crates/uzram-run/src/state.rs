@@ -134,7 +134,7 @@ impl Server {
     /// Forgets a space that no process has.
     pub(crate) fn forget(&mut self, id: u32) {
         if let Some(space) = self.spaces.remove(&id) {
-            for (_, place) in space.table.elsewhere() {
+            for place in space.table.places() {
                 self.release(place);
             }
         }

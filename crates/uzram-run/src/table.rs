@@ -93,24 +93,18 @@ impl Table {
     }
 
     /// The same for a child. `keeps` is told of each page that both have now.
-    pub(crate) fn fork(&self, mut keeps: impl FnMut(Place)) -> Table {
-        for places in self.chunks.values() {
-            places.iter().for_each(|place| keeps(*place));
-        }
+    pub(crate) fn fork(&self, keeps: impl FnMut(Place)) -> Table {
+        self.places().for_each(keeps);
         Table {
             chunks: self.chunks.clone(),
         }
     }
 
-    /// All places that are not [`Place::Memory`], and the pages' addresses.
-    pub(crate) fn elsewhere(&self) -> impl Iterator<Item = (u64, Place)> {
-        self.chunks.iter().flat_map(|(chunk, places)| {
-            let first = chunk * CHUNK_BYTES;
-            let pages = places.iter().enumerate();
-            pages
-                .filter(|(_, place)| !matches!(place, Place::Memory { .. }))
-                .map(move |(page, place)| (first + (page * PAGE_BYTES) as u64, *place))
-        })
+    /// The places of all pages that it knows.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
+        self.chunks
+            .values()
+            .flat_map(|places| places.iter().copied())
     }
 }
 

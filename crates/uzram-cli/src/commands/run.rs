@@ -20,18 +20,16 @@ pub fn run(args: &RunArgs) -> Result {
         server: vec!["/proc/self/exe".into(), "run-server".into()],
         program: args.program.clone(),
     };
-    let status = match uzram_run::run(&options, |line| warn(&format!("run: {line}"))) {
+    let say = |line: &str| warn(&format!("run: {line}"));
+    let status = match uzram_run::run(&options, say) {
         Ok(outcome) => {
             if let (true, Some(statistics)) = (args.stats, outcome.statistics) {
-                statistics
-                    .lines()
-                    .iter()
-                    .for_each(|line| warn(&format!("run: {line}")));
+                statistics.lines().iter().for_each(|line| say(line));
             }
             outcome.status
         }
         Err((status, text)) => {
-            warn(&format!("run: {text}"));
+            say(&text);
             status
         }
     };

@@ -11,10 +11,10 @@
 #![allow(unsafe_code)]
 
 use std::io::{Error, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{SCHED_IDLE, SCHED_OTHER, c_int, c_long, rusage, sched_param};
@@ -39,8 +39,6 @@ pub(super) struct Aside {
 #[derive(Debug)]
 struct Shared {
     server: i32,
-    /// The guard's, as soon as it runs.
-    guard: OnceLock<Thread>,
     /// Turns begun and ended: odd within one.
     turns: AtomicU64,
     guard_sleeps: AtomicBool,
@@ -69,7 +67,6 @@ impl Aside {
         }
         let shared = Arc::new(Shared {
             server: rustix::thread::gettid().as_raw_nonzero().get(),
-            guard: OnceLock::new(),
             turns: AtomicU64::new(0),
             guard_sleeps: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -83,7 +80,6 @@ impl Aside {
             .name("uzram-guard".into())
             .stack_size(GUARD_STACK_BYTES)
             .spawn(move || {
-                let _ = its.guard.set(thread::current());
                 // Tried by the guard, for who is not allowed to come back stays so.
                 let is_allowed =
                     set_policy(0, SCHED_IDLE).is_ok() && set_policy(0, SCHED_OTHER).is_ok();
@@ -110,9 +106,9 @@ impl Aside {
         // Both are in one order with what the guard does before it sleeps: it sees the turn, or is seen.
         shared.turns.fetch_add(1, Ordering::SeqCst);
         if shared.guard_sleeps.load(Ordering::SeqCst)
-            && let Some(guard) = shared.guard.get()
+            && let Some(guard) = &self.guard
         {
-            guard.unpark();
+            guard.thread().unpark();
         }
         let switches_before = switches();
         // Without it the woken thread is only slower.

@@ -34,16 +34,6 @@ impl Near {
         }
     }
 
-    /// For nobody: no thread follows, or steps aside.
-    pub fn none() -> Near {
-        Near {
-            follow: Follow::new("/proc/self/task"),
-            aside: None,
-            aside_faults: 0,
-            waiting: 1,
-        }
-    }
-
     /// So many threads wait. If there are several, the next one's answer comes before anybody runs on.
     pub fn note_waiting(&mut self, threads: usize) {
         self.waiting = threads;

@@ -78,7 +78,8 @@ pub(crate) struct Pager {
     store: Arc<Store>,
     shared: Arc<Shared>,
     around: Around,
-    near: Near,
+    /// None where handlers answer: they are the threads that fault.
+    near: Option<Near>,
     budget: Budget,
     /// Where the program has moved parts of its range.
     moved: Moved,
@@ -198,10 +199,7 @@ impl Pager {
             ring: Ring::new(slots)?,
             pages: Pages::new(count)?,
             around: Around::default(),
-            near: match handler {
-                FaultHandler::OwnThread => Near::new("/proc/self/task"),
-                FaultHandler::FaultingThread => Near::none(),
-            },
+            near: (handler == FaultHandler::OwnThread).then(|| Near::new("/proc/self/task")),
             budget: Budget::new(shared.budget.load(Ordering::Relaxed), slots),
             moved: Moved::default(),
             starved: None,
@@ -248,7 +246,9 @@ impl Pager {
         if !messages.is_empty() && is_planted(Plant::FaultsFirst) {
             self.evict();
         }
-        self.near.note_waiting(messages.len());
+        if let Some(near) = &mut self.near {
+            near.note_waiting(messages.len());
+        }
         for message in &messages {
             self.take_message(*message)?;
         }

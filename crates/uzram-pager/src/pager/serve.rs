@@ -52,8 +52,8 @@ impl Pager {
         self.starved = None;
         let passed = began.elapsed().as_nanos() as usize;
         add(&self.shared.counters.faults_ns, passed);
-        if self.handler == FaultHandler::OwnThread {
-            self.near.answered(fault.thread);
+        if let Some(near) = &mut self.near {
+            near.answered(fault.thread);
         }
         Ok(Served::Done)
     }
@@ -140,7 +140,7 @@ impl Pager {
     fn serve_staged(&mut self, page: usize, slot: usize) -> Result<bool, Errno> {
         let to = self.program.address(page);
         let from = self.ring.address(slot);
-        let way = self.near.give_way();
+        let way = self.give_way(Then::Wake, 1);
         let mut done = self.uffd.bring(from, to, 1, Then::Wake);
         drop(way);
         if done.stopped.is_none() {
@@ -284,7 +284,7 @@ impl Pager {
     /// A thread that is woken for one page runs on at once. One with pages ahead takes its time, in which the pager gets memory for more.
     fn give_way(&self, then: Then, pages: usize) -> Option<Way> {
         match (then, pages) {
-            (Then::Wake, 1) => self.near.give_way(),
+            (Then::Wake, 1) => self.near.as_ref()?.give_way(),
             _ => None,
         }
     }
