@@ -385,6 +385,7 @@ Examples:
   uzram set scratch mem_used_max 0      start the maximum afresh
   uzram set scratch read_only yes       refuse writes from now on
   uzram set log_level debug             of the server: no disk is named
+  uzram set run0 memory 1G              the budget of a program of uzram run
 
 Attributes have zram's names; uzram stat shows all. What was fixed when the disk was made is refused, \
 with the reason.")]
@@ -393,7 +394,7 @@ with the reason.")]
                             uzram set [OPTIONS] log_level <VALUE>"
 )]
 pub struct SetArgs {
-    /// The disk's name; left out for log_level, which is the server's
+    /// The name of the disk, or of a program of uzram run; left out for log_level, which is the server's
     pub name: String,
     /// The attribute
     pub attribute: String,

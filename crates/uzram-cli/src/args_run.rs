@@ -15,6 +15,9 @@ Examples:
   uzram run --memory 25% --stats -- python3 train.py
   uzram run --memory 512M --algorithm zstd -- ./server
   uzram run --memory 2G --spill /var/tmp/spill -- ./render
+  uzram run --memory 2G --name build -- make -j8
+  uzram stat build                    its figures, and those of each process
+  uzram set build memory 1G           another budget while it runs
 
 The budget is for the private memory of the program and of all processes that it begins, together; \
 what they keep in files counts elsewhere. Compressed pages come on top. As long as all fits nothing is done \
@@ -35,6 +38,9 @@ pub struct RunArgs {
     /// while it is used, and is gone afterwards
     #[arg(long, value_name = "FILE")]
     pub spill: Option<PathBuf>,
+    /// Its name for list, stat and set [default: run0, or the next that is free]
+    #[arg(long, short, value_name = "NAME")]
+    pub name: Option<String>,
     /// At the end, say what was done
     #[arg(long)]
     pub stats: bool,

@@ -2,13 +2,15 @@
 
 use clap::Args;
 
-/// List the disks being served
+/// List the disks being served, and the programs that run under a budget
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   uzram list
   uzram list --json
   uzram list -b -n --raw -o NAME,TOTAL,MOUNTPOINT    for scripts
+
+Programs of uzram run have a table of their own: USED is in memory, AWAY compressed, TOTAL what that takes.
 
 DATA is what was stored, COMPR the same compressed, TOTAL the memory that it takes. A disk whose \
 server was killed stays as dead, with the line that cleans up.")]
@@ -97,7 +99,7 @@ Examples:
 Names and meanings are those of the kernel's mm_stat and io_stat. compr_ratio leaves out pages \
 filled with one word, which take no memory and would flatter it.")]
 pub struct StatArgs {
-    /// The disk's name
+    /// The name of the disk, or of a program of uzram run
     pub name: Option<String>,
     /// As JSON: an object (an array without NAME), numbers raw
     #[arg(long)]

@@ -58,7 +58,7 @@ fn run(cli: Cli) -> Result {
             None => commands::up::run(state, &args),
         },
         Command::Down(args) => commands::down::run(state, &args),
-        Command::Run(args) => commands::run::run(&args),
+        Command::Run(args) => commands::run::run(state, &args),
         Command::RunServer => commands::run::serve(),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Add(args) => commands::add::run(state, &args),

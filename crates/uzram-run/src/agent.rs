@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
@@ -28,6 +28,9 @@ use crate::units::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Range, pages};
 const NAME: &[u8; 16] = b"uzram-agent\0\0\0\0\0";
 /// `UFFDIO_MOVE`, with a request of 40 bytes.
 const MOVE: u64 = 0xC028_AA05;
+/// Since Linux 6.1. `USERFAULTFD_IOC_NEW`, with the flags of the system call.
+const DEVICE: &str = "/dev/userfaultfd";
+const NEW: u64 = 0xAA00;
 /// No page that a move brings wakes anybody: nobody can wait for a page of the staging area.
 const MOVE_DONTWAKE: u64 = 1;
 /// Since Linux 4.14.
@@ -157,8 +160,7 @@ impl Agent {
     /// [`NoAgent`]; the process goes on as it was.
     pub(crate) fn enter(pid: i32) -> Result<(Agent, Uffd, Mark), NoAgent> {
         let mut agent = Agent::begin(pid)?;
-        let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-        agent.descriptor = agent.must(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
+        agent.descriptor = agent.open_userfaultfd()?;
         let uffd = Uffd::of_another(agent.take_descriptor(agent.descriptor)?)
             .map_err(|error| NoAgent::Never(error.to_string()))?;
         let address = agent.map(PAGE_BYTES as u64, MADV_WIPEONFORK)?;
@@ -176,30 +178,54 @@ impl Agent {
     /// [`NoAgent`]; the process goes on as it was.
     pub(crate) fn enter_again(pid: i32, uffd: &Uffd) -> Result<Agent, NoAgent> {
         let mut agent = Agent::begin(pid)?;
+        agent.descriptor = agent.give(uffd.as_fd())?;
+        agent.register_staging(uffd)?;
+        Ok(agent)
+    }
+
+    /// A new userfaultfd. The system call is refused to programs of most users; who may open the device may give it to them.
+    fn open_userfaultfd(&mut self) -> Result<u64, NoAgent> {
+        let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+        let arguments = [flags, 0, 0, 0, 0, 0];
+        let answer = self.process.call(libc::SYS_userfaultfd, arguments)?;
+        if answer != -i64::from(libc::EPERM) {
+            return answered(libc::SYS_userfaultfd, answer);
+        }
+        let device = File::open(DEVICE).map_err(|error| {
+            NoAgent::Never(format!(
+                "its user may have no userfaultfd, and {DEVICE}: {error}"
+            ))
+        })?;
+        let device = self.give(device.as_fd())?;
+        let made = self.must(libc::SYS_ioctl, [device, NEW, flags, 0, 0, 0])?;
+        self.must(libc::SYS_close, [device, 0, 0, 0, 0, 0])?;
+        Ok(made)
+    }
+
+    /// Gives it a duplicate of `descriptor`. The number that it has there.
+    fn give(&mut self, descriptor: BorrowedFd) -> Result<u64, NoAgent> {
         let pair = [libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0];
         let [family, kind, protocol] = pair.map(|word| word as u64);
-        agent.must(
+        self.must(
             libc::SYS_socketpair,
-            [family, kind, protocol, agent.page, 0, 0],
+            [family, kind, protocol, self.page, 0, 0],
         )?;
         let mut numbers = [0; 8];
-        agent.read(agent.page, &mut numbers)?;
+        self.read(self.page, &mut numbers)?;
         let number =
             |at: usize| u64::from(u32::from_ne_bytes([0, 1, 2, 3].map(|i| numbers[at + i])));
         let (ours, its) = (number(0), number(4));
-        let socket = agent.take_descriptor(ours)?;
-        hand_over::give(socket.as_fd(), uffd.as_fd(), b"u").map_err(refused)?;
-        let (bytes, places) = hand_over::header(agent.page);
-        agent.write(agent.page, &bytes)?;
-        agent.must(libc::SYS_recvmsg, [its, places.header, 0, 0, 0, 0])?;
+        let socket = self.take_descriptor(ours)?;
+        hand_over::give(socket.as_fd(), descriptor, b"u").map_err(refused)?;
+        let (bytes, places) = hand_over::header(self.page);
+        self.write(self.page, &bytes)?;
+        self.must(libc::SYS_recvmsg, [its, places.header, 0, 0, 0, 0])?;
         let mut came = [0; 4];
-        agent.read(places.descriptor, &mut came)?;
+        self.read(places.descriptor, &mut came)?;
         for number in [ours, its] {
-            agent.must(libc::SYS_close, [number, 0, 0, 0, 0, 0])?;
+            self.must(libc::SYS_close, [number, 0, 0, 0, 0, 0])?;
         }
-        agent.descriptor = u32::from_ne_bytes(came).into();
-        agent.register_staging(uffd)?;
-        Ok(agent)
+        Ok(u32::from_ne_bytes(came).into())
     }
 
     /// The process alone, with memory for its calls, without any descriptor.
@@ -224,6 +250,7 @@ impl Agent {
 
     fn over(process: Stopped, owner: i32) -> Result<Agent, NoAgent> {
         let id = process.pid().as_raw();
+        process::hurry(id);
         let opened = || {
             let pid = rustix::process::Pid::from_raw(id)?;
             let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
@@ -456,14 +483,7 @@ impl Agent {
 
     /// A call that must not fail.
     fn must(&self, number: c_long, arguments: [u64; 6]) -> Result<u64, NoAgent> {
-        let answer = self.process.call(number, arguments)?;
-        u64::try_from(answer).map_err(|_| {
-            let errno = Errno::from_raw(-answer as i32);
-            NoAgent::Never(format!(
-                "system call {number} fails there: {}",
-                errno.desc()
-            ))
-        })
+        answered(number, self.process.call(number, arguments)?)
     }
 
     fn write(&self, to: u64, bytes: &[u8]) -> Result<(), NoAgent> {
@@ -536,6 +556,14 @@ fn find_instruction(pid: i32) -> Result<u64, NoAgent> {
         .find(|at| code[*at..].starts_with(instruction))
         .map(|at| vdso.start + at as u64)
         .ok_or_else(|| NoAgent::Never("its vdso makes no system call".into()))
+}
+
+fn answered(number: c_long, answer: i64) -> Result<u64, NoAgent> {
+    u64::try_from(answer).map_err(|_| {
+        let errno = Errno::from_raw(-answer as i32);
+        let text = format!("system call {number} fails there: {}", errno.desc());
+        NoAgent::Never(text)
+    })
 }
 
 fn refused(errno: rustix::io::Errno) -> NoAgent {

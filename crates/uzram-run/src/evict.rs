@@ -10,7 +10,7 @@ use crate::agent::{Agent, NoAgent, RUNS_MAX, TakeError, Taken, is_takeable};
 use crate::process;
 use crate::protocol::ToFront;
 use crate::space::Space;
-use crate::state::{Fatal, PROCESS_BYTES_MIN, STUCK_TIME, Server};
+use crate::state::{Fatal, STUCK_TIME, Server};
 use crate::table::Place;
 use crate::units::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Range, pages};
 
@@ -24,6 +24,10 @@ const TRIES_MAX: usize = 16;
 const ROUNDS_MAX: u64 = 4;
 /// Pages that are worth a call of the agent.
 const PAGES_WANTED: usize = 128;
+/// A look that finds fewer is not worth another one for so many times as long as it took.
+const PAGES_FEW: u64 = 32;
+const POOR_PART: u32 = 4;
+const POOR_TIME_MAX: Duration = Duration::from_millis(2);
 /// Room that is kept below the budget, so that faults do not wait for it.
 const ROOM_BYTES: std::ops::Range<u64> = 1 << 20..16 << 20;
 const ROOM_PART: u64 = 64;
@@ -72,10 +76,16 @@ impl Server {
     }
 
     fn try_to_take(&mut self) -> Result<(), Fatal> {
-        if !self.take_some()? {
+        let (begin, pages_before) = (Instant::now(), self.statistics.pages_out);
+        let may_have_more = self.take_some()?;
+        let now = Instant::now();
+        if !may_have_more {
             // What is left cannot go. To take the little that comes back, over and over, would be of no use.
-            self.stuck_until = Some(Instant::now() + self.stuck_time);
+            self.stuck_until = Some(now + self.stuck_time);
             self.stuck_time = (self.stuck_time * 2).min(STUCK_TIME.end);
+        } else if self.statistics.pages_out - pages_before < PAGES_FEW {
+            // Most of what is there is in common with other processes. Who waits for a page waits no longer for this.
+            self.stuck_until = Some(now + ((now - begin) * POOR_PART).min(POOR_TIME_MAX));
         }
         Ok(())
     }
@@ -121,7 +131,7 @@ impl Server {
     /// Takes pages from the largest process that has some. False if none has.
     fn take_some(&mut self) -> Result<bool, Fatal> {
         for (pid, bytes) in self.large.clone() {
-            if bytes < PROCESS_BYTES_MIN || self.alone.contains(&pid) {
+            if bytes < self.process_bytes_min || self.alone.contains(&pid) {
                 continue;
             }
             let Some(id) = self.space_of(pid) else {
@@ -149,6 +159,8 @@ impl Server {
     }
 
     fn enter(&mut self, pid: i32, id: Option<u32>) -> Option<u32> {
+        // A thread that is stopped otherwise cannot begin an agent.
+        self.throttle.end();
         let entered = match id.and_then(|id| self.spaces.get_mut(&id)) {
             Some(space) => Agent::enter_again(pid, &space.uffd).map(|agent| {
                 space.agent = Some(agent);
@@ -163,7 +175,15 @@ impl Server {
         };
         match entered {
             Ok(Some(id)) => {
-                self.spaces.get_mut(&id)?.look();
+                let space = self.spaces.get_mut(&id)?;
+                space.look();
+                let fence = self.throttle.fence.as_ref();
+                let outside = fence.zip(space.agent.as_ref());
+                if let Some(Err(error)) = outside.map(|(fence, agent)| fence.take_out(agent.pid()))
+                {
+                    debug!("programs cannot be stopped: {error}");
+                    self.throttle.fence = None;
+                }
                 Some(id)
             }
             Ok(None) => None,

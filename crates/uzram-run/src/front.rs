@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use log::debug;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -19,6 +20,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 
+use crate::controller::Controller;
+use crate::fence::Fence;
 use crate::process;
 use crate::protocol::{Statistics, ToFront, ToServer, receive, send};
 
@@ -66,9 +69,18 @@ pub struct Outcome {
     pub statistics: Option<Statistics>,
 }
 
+/// A program that runs, and its front. Dropping it leaves them to themselves: [`wait`](Run::wait) for it.
+#[derive(Debug)]
+pub struct Run {
+    front: Front,
+    controller: Controller,
+}
+
 /// A run's parts.
+#[derive(Debug)]
 struct Front {
     socket: OwnedFd,
+    fence: Option<Fence>,
     server: Pid,
     program: Pid,
     /// As long as these are open no absent page is zeroes.
@@ -77,55 +89,87 @@ struct Front {
     status: Option<u8>,
 }
 
-/// Runs a program to its end. `say` gets lines for the user while it runs.
+/// Starts a program.
 ///
 /// # Errors
-/// One line: why it was not started.
-pub fn run(options: &Options, mut say: impl FnMut(&str)) -> Result<Outcome, (u8, String)> {
+/// The exit status, and one line: why it was not started.
+pub fn start(options: &Options) -> Result<Run, (u8, String)> {
     if std::env::var_os(NESTED).is_some() {
         let text = "this runs within another `uzram run` already, whose budget holds for it too; start the program as it is";
         return Err((FAILED, text.into()));
     }
-    let mut front = Front::start(options)?;
-    let fatal = front.until_end(&mut say);
-    if let Err(text) = fatal {
-        say(&format!("{text}; all its processes are killed"));
-        front.kill_all();
-        return Ok(Outcome {
-            status: FAILED,
-            statistics: None,
-        });
+    Front::start(options)
+}
+
+impl Run {
+    /// The program's process.
+    pub fn pid(&self) -> i32 {
+        self.front.program.as_raw()
     }
-    let statistics = front.last_statistics();
-    let _ = send(front.socket.as_fd(), &ToServer::End, None);
-    Ok(Outcome {
-        status: front.status.unwrap_or(FAILED),
-        statistics,
-    })
+
+    /// Asks the server, from any thread.
+    pub fn controller(&self) -> Controller {
+        self.controller.clone()
+    }
+
+    /// Waits for the program's end. `say` gets lines for the user meanwhile.
+    pub fn wait(self, mut say: impl FnMut(&str)) -> Outcome {
+        let mut front = self.front;
+        let fatal = front.until_end(&mut say);
+        if let Err(text) = fatal {
+            say(&format!("{text}; all its processes are killed"));
+            front.kill_all();
+            return Outcome {
+                status: FAILED,
+                statistics: None,
+            };
+        }
+        let statistics = front.last_statistics();
+        front.say_what_the_kernel_ended(&mut say);
+        let _ = send(front.socket.as_fd(), &ToServer::End, None);
+        Outcome {
+            status: front.status.unwrap_or(FAILED),
+            statistics,
+        }
+    }
 }
 
 impl Front {
-    fn start(options: &Options) -> Result<Front, (u8, String)> {
+    fn start(options: &Options) -> Result<Run, (u8, String)> {
         let failed = |what: &str| {
             let what = what.to_string();
             move |error: Errno| (FAILED, format!("{what}: {error}"))
         };
         let spill = options.spill.as_deref().map(open_spill).transpose()?;
-        let flags = SocketFlags::CLOEXEC;
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let (socket, its) = pair.map_err(failed("no socket"))?;
+        let (socket, its) = sockets().map_err(failed("no socket"))?;
         let server = start_server(&options.server, its)?;
+        // Nothing is promised of it: where none can be made there is none.
+        let fence = Fence::make()
+            .inspect_err(|error| debug!("no group: {error}"))
+            .ok();
+        if let Some(fence) = &fence {
+            fence.limit(options.memory_bytes);
+        }
         let begin = ToServer::Begin {
             budget_bytes: options.memory_bytes,
             algorithm: options.algorithm.clone(),
+            fence: fence.as_ref().map(|fence| fence.path().to_path_buf()),
         };
         let descriptor = spill.as_ref().map(File::as_fd);
         send(socket.as_fd(), &begin, descriptor).map_err(failed("the server does not hear"))?;
+        let refused = |text: String| {
+            fence.iter().for_each(Fence::remove);
+            Err((FAILED, text))
+        };
         match receive(socket.as_fd()) {
             Ok(Some((ToFront::Ready, _))) => {}
-            Ok(Some((ToFront::Refused(text), _))) => return Err((FAILED, text)),
-            _ => return Err((FAILED, "the server does not start".into())),
+            Ok(Some((ToFront::Refused(text), _))) => return refused(text),
+            _ => return refused("the server does not start".into()),
         }
+        let (questions, its) = sockets().map_err(failed("no socket"))?;
+        send(socket.as_fd(), &ToServer::Controller, Some(its.as_fd()))
+            .map_err(failed("the server does not hear"))?;
+        let controller = Controller::new(questions).map_err(failed("no socket"))?;
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me)).map_err(failed("no subreaper"))?;
         // Caught and not blocked, as the program would inherit that.
@@ -135,19 +179,29 @@ impl Front {
         let (read, write) = UnixStream::pair().map_err(no_signals)?;
         let signals = SignalDelivery::with_pipe(read, write, WithRawSiginfo, caught);
         let signals = signals.map_err(no_signals)?;
-        let program = start_program(&options.program)?;
+        let start = || start_program(&options.program);
+        let started = match &fence {
+            Some(fence) => fence.begin_inside(start).unwrap_or_else(|_| start()),
+            None => start(),
+        };
+        let program = started.inspect_err(|_| {
+            let _ = send(socket.as_fd(), &ToServer::End, None);
+            fence.iter().for_each(Fence::remove);
+        })?;
         let began = ToServer::Program {
             pid: program.as_raw(),
         };
         let _ = send(socket.as_fd(), &began, None);
-        Ok(Front {
+        let front = Front {
             socket,
+            fence,
             server,
             program,
             descriptors: Vec::new(),
             signals,
             status: None,
-        })
+        };
+        Ok(Run { front, controller })
     }
 
     /// Until the program has ended.
@@ -241,9 +295,20 @@ impl Front {
         None
     }
 
+    fn say_what_the_kernel_ended(&self, say: &mut impl FnMut(&str)) {
+        let killed = self.fence.as_ref().map_or(0, Fence::killed);
+        if killed > 0 {
+            say(&format!(
+                "the kernel has ended {killed} processes: together they had twice the budget in memory that cannot leave, \
+                 or in files; give more --memory"
+            ));
+        }
+    }
+
     /// No process may run on, whose absent pages would read as zeroes when the descriptors are closed.
     fn kill_all(&mut self) {
         let me = std::process::id() as i32;
+        self.fence.iter().for_each(Fence::kill);
         process::kill_all(|| {
             self.reap();
             let mut alive = process::descendants(&[me].into());
@@ -254,6 +319,7 @@ impl Front {
         let _ = kill(self.server, Signal::SIGKILL);
         self.reap();
         self.descriptors.clear();
+        self.fence.iter().for_each(Fence::remove);
     }
 }
 
@@ -278,6 +344,12 @@ fn open_spill(path: &Path) -> Result<File, (u8, String)> {
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Two connected sockets.
+fn sockets() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 fn start_server(command: &[OsString], socket: OwnedFd) -> Result<Pid, (u8, String)> {

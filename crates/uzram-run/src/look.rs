@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::process;
-use crate::state::{Fatal, PROCESS_BYTES_MIN, Server};
+use crate::state::{Fatal, Server};
 
 /// Between two looks at the memory: as long as a fast program takes to fill what is left.
 const LOOK: std::ops::Range<Duration> = Duration::from_millis(5)..Duration::from_millis(50);
 const FILL_BYTES_PER_MS: u64 = 2 << 20;
 /// Between two looks at who there is.
 const TREE: Duration = Duration::from_millis(100);
-/// A walk of all pages takes at most one part in so many of the time.
-const WALK_PART: u32 = 20;
 
 impl Server {
     /// Looks, if it is time to.
@@ -103,7 +101,7 @@ impl Server {
             let Some(its) = process::anonymous_bytes(*pid) else {
                 continue;
             };
-            if its < PROCESS_BYTES_MIN {
+            if its < self.process_bytes_min {
                 bytes += its;
             } else if !large
                 .iter()
@@ -112,18 +110,13 @@ impl Server {
                 large.push((*pid, its));
             }
         }
-        if large.len() > 1 {
-            // What parents and children have in common is to be counted once.
-            if now < self.next_walk {
-                return;
-            }
-            for (pid, its) in &mut large {
-                *its = process::anonymous_part_bytes(*pid).unwrap_or(0);
-            }
-            self.next_walk = now + now.elapsed() * WALK_PART;
-        }
-        bytes += large.iter().map(|(_, its)| its).sum::<u64>();
         large.sort_by_key(|(_, its)| std::cmp::Reverse(*its));
+        let with_common: u64 = bytes + large.iter().map(|(_, its)| its).sum::<u64>();
+        if with_common > self.statistics.budget_bytes {
+            self.common.look(&large, now);
+        }
+        let common = |(pid, its): &(i32, u64)| self.common.of(*pid).min(*its);
+        let bytes = with_common - large.iter().map(common).sum::<u64>();
         self.large = large;
         self.statistics.used_bytes = bytes;
         self.statistics.peak_bytes = self.statistics.peak_bytes.max(bytes);

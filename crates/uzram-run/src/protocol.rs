@@ -1,5 +1,7 @@
 //! Packets between the front and the server.
 
+use std::path::PathBuf;
+
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -8,8 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::hand_over;
 
-/// A packet's bytes at most.
-const PACKET_BYTES_MAX: usize = 4096;
+/// A packet's bytes at most: a report of [`PROCESSES_MAX`] processes.
+const PACKET_BYTES_MAX: usize = 64 << 10;
+/// Processes in a report.
+pub(crate) const PROCESSES_MAX: usize = 200;
 
 /// Figures of a run, all processes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +52,32 @@ pub struct Statistics {
     pub mappings: u64,
 }
 
+/// Figures of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessFigures {
+    /// Its number.
+    pub pid: i32,
+    /// The name of its program, of 15 bytes at most.
+    pub name: String,
+    /// Its anonymous memory, in bytes. What it has in common with others is in theirs, too.
+    pub used_bytes: u64,
+    /// Its pages that are compressed. Those that it has in common with others are in theirs, too.
+    pub stored_pages: u64,
+    /// Its mappings that are served.
+    pub mappings: u64,
+}
+
+/// Figures of a run and of its processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// All processes together.
+    pub statistics: Statistics,
+    /// How many processes there are.
+    pub processes_count: usize,
+    /// The largest of them, 200 at most.
+    pub processes: Vec<ProcessFigures>,
+}
+
 /// To the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToServer {
@@ -55,7 +85,15 @@ pub(crate) enum ToServer {
     Begin {
         budget_bytes: u64,
         algorithm: String,
+        /// The group of all processes, if there is one.
+        fence: Option<PathBuf>,
     },
+    /// Another socket for questions comes with it.
+    Controller,
+    /// A question for [`ToFront::Report`].
+    Report,
+    /// A new budget, and the same question.
+    Budget { bytes: u64 },
     /// The program runs.
     Program { pid: i32 },
     /// A question for [`ToFront::Statistics`].
@@ -73,6 +111,7 @@ pub(crate) enum ToFront {
     /// A duplicate comes with it: as long as one is open no absent page is zeroes.
     Descriptor,
     Statistics(Statistics),
+    Report(Report),
     /// For the user.
     Warning(String),
     /// The tree has to end.
@@ -102,7 +141,7 @@ pub(crate) fn send(
 pub(crate) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd,
 ) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
-    let mut bytes = [0; PACKET_BYTES_MAX];
+    let mut bytes = vec![0; PACKET_BYTES_MAX];
     let (length, descriptor) = hand_over::take(socket, &mut bytes)?;
     let packet = serde_json::from_slice(&bytes[..length]).ok();
     Ok(packet.map(|packet| (packet, descriptor)))

@@ -4,7 +4,7 @@
 //! them, in small steps. So no two of these ever meet, and it is the tracer of all agents.
 
 use std::io::IsTerminal;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use uzram::{Error, ErrorKind};
 use uzram_pager::uffd::{MESSAGES_MAX, Message, Uffd};
 
+use crate::fence::Fence;
 use crate::process;
 use crate::protocol::{ToFront, ToServer, receive, send};
 use crate::space::Fault;
@@ -38,14 +39,16 @@ pub fn serve() -> uzram::Result<()> {
         ToServer::Begin {
             budget_bytes,
             algorithm,
+            fence,
         },
         spill,
     )) = begin
     else {
         return Err(Error::new(ErrorKind::InvalidInput, "no front speaks"));
     };
-    let made =
-        Uffd::check_others().and_then(|()| Server::new(&front, budget_bytes, &algorithm, spill));
+    let fence = fence.and_then(|group| Fence::at(group).ok());
+    let made = Uffd::check_others()
+        .and_then(|()| Server::new(&front, budget_bytes, &algorithm, spill, fence));
     let mut server = match made {
         Ok(server) => server,
         Err(error) => {
@@ -56,6 +59,9 @@ pub fn serve() -> uzram::Result<()> {
     let _ = send(front.as_fd(), &ToFront::Ready, None);
     if let Err(Fatal(text)) = server.run() {
         server.end_all(&text);
+    }
+    if let Some(fence) = &server.throttle.fence {
+        fence.remove();
     }
     Ok(())
 }
@@ -72,6 +78,7 @@ impl Server {
             self.answer_all()?;
             self.look_if_due()?;
             self.evict()?;
+            self.throttle();
         }
         Ok(())
     }
@@ -84,9 +91,13 @@ impl Server {
             false => until,
         };
         let mut polled = Vec::new();
-        if let Some(front) = &self.front {
-            polled.push(PollFd::new(front, PollFlags::IN));
-        }
+        let speakers = [&self.front, &self.controller];
+        polled.extend(
+            speakers
+                .into_iter()
+                .flatten()
+                .map(|speaker| PollFd::new(speaker, PollFlags::IN)),
+        );
         polled.extend(
             self.spaces
                 .values()
@@ -100,9 +111,14 @@ impl Server {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Fatal(format!("cannot wait for messages: {errno}"))),
         }
-        let is_front = |polled: &PollFd| !polled.revents().is_empty();
-        if self.front.is_some() && polled.first().is_some_and(is_front) {
-            drop(polled);
+        let mut polled = polled.iter().map(|polled| !polled.revents().is_empty());
+        let mut speaks =
+            |speaker: &Option<OwnedFd>| speaker.is_some() && polled.next() == Some(true);
+        let [front_speaks, controller_speaks] = [&self.front, &self.controller].map(&mut speaks);
+        if controller_speaks {
+            self.hear_controller();
+        }
+        if front_speaks {
             self.hear_front()?;
         }
         Ok(())
@@ -128,14 +144,38 @@ impl Server {
                 self.tell(&ToFront::Statistics(self.statistics()));
             }
             // What the program has left running is served on.
-            Ok(Some((ToServer::End, _))) => self.front = None,
-            Ok(Some((ToServer::Begin { .. }, _))) | Err(Errno::INTR) => {}
+            Ok(Some((ToServer::End, _))) => {
+                self.front = None;
+                self.is_ending = !self.has_begun;
+            }
+            Ok(Some((ToServer::Controller, socket))) => self.controller = socket,
+            Ok(Some(_)) | Err(Errno::INTR) => {}
             Ok(None) | Err(_) => {
                 self.front = None;
                 return Err(Fatal("its front was killed".into()));
             }
         }
         Ok(())
+    }
+
+    fn hear_controller(&mut self) {
+        let Some(controller) = &self.controller else {
+            return;
+        };
+        match receive(controller.as_fd()) {
+            Ok(Some((ToServer::Report, _))) => {}
+            Ok(Some((ToServer::Budget { bytes }, _))) => self.set_budget(bytes),
+            Err(Errno::INTR) => return,
+            // It ends with the front, which is asked what that means.
+            _ => {
+                self.controller = None;
+                return;
+            }
+        }
+        let report = ToFront::Report(self.report());
+        if let Some(controller) = &self.controller {
+            let _ = send(controller.as_fd(), &report, None);
+        }
     }
 
     pub(crate) fn read_messages(&mut self) -> Result<(), Fatal> {
@@ -169,6 +209,9 @@ impl Server {
             self.tell(&ToFront::Fatal(text.into()));
         } else {
             eprintln!("uzram run: {text}; all processes are killed");
+        }
+        if let Some(fence) = &self.throttle.fence {
+            fence.kill();
         }
         process::kill_all(|| {
             // The front is not in it: it ends by itself, and must never be taken for who adopts its children.

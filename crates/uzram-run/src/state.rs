@@ -12,16 +12,21 @@ use uzram::{Error, ErrorKind};
 use uzram_pager::near::Near;
 
 use crate::agent::Agent;
+use crate::common::Common;
+use crate::fence::Fence;
 use crate::objects::Objects;
-use crate::protocol::{Statistics, ToFront, send};
+use crate::process;
+use crate::protocol::{PROCESSES_MAX, ProcessFigures, Report, Statistics, ToFront, send};
 use crate::space::Space;
 use crate::table::Place;
 use crate::taken::Taken;
+use crate::throttle::Throttle;
 use crate::tracee;
 use crate::units::PAGE_BYTES;
 
-/// Processes below are left alone.
-pub(crate) const PROCESS_BYTES_MIN: u64 = 64 << 20;
+/// Processes below a part of the budget are left alone.
+const PROCESS_BYTES: std::ops::RangeInclusive<u64> = 8 << 20..=64 << 20;
+const PROCESS_PART: u64 = 8;
 /// Pages that come with one fault at most, if the ones before were touched in a row.
 pub(crate) const AHEAD_MAX: usize = 32;
 /// Time until a look for pages is worth another one, after there were none; twice as long each time.
@@ -37,6 +42,8 @@ pub(crate) struct Fatal(pub String);
 /// All that is managed.
 pub(crate) struct Server {
     pub(crate) front: Option<OwnedFd>,
+    /// Where else questions come from.
+    pub(crate) controller: Option<OwnedFd>,
     /// The front's number, while it was there.
     pub(crate) front_process: i32,
     pub(crate) objects: Objects,
@@ -51,16 +58,19 @@ pub(crate) struct Server {
     pub(crate) alone: BTreeSet<i32>,
     /// Threads that stop too late.
     stopping: Vec<i32>,
+    /// Processes with less memory are left alone.
+    pub(crate) process_bytes_min: u64,
+    pub(crate) common: Common,
     /// Anonymous bytes of the large processes, the largest first, by the last look.
     pub(crate) large: Vec<(i32, u64)>,
     pub(crate) statistics: Statistics,
     pub(crate) next_look: Instant,
-    pub(crate) next_walk: Instant,
     pub(crate) next_tree: Instant,
     /// Nothing could be taken.
     pub(crate) stuck_until: Option<Instant>,
     pub(crate) stuck_time: Duration,
     pub(crate) near: Near,
+    pub(crate) throttle: Throttle,
     pub(crate) has_begun: bool,
     pub(crate) is_ending: bool,
 }
@@ -75,6 +85,7 @@ impl Server {
         budget_bytes: u64,
         algorithm: &str,
         spill: Option<OwnedFd>,
+        fence: Option<Fence>,
     ) -> uzram::Result<Server> {
         let now = Instant::now();
         let front_process = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
@@ -82,6 +93,7 @@ impl Server {
             front: Some(front.try_clone().map_err(|error| {
                 Error::new(ErrorKind::Io, "no descriptor is free").with_source(error)
             })?),
+            controller: None,
             front_process,
             objects: Objects::new(algorithm, spill.map(File::from))?,
             spaces: BTreeMap::new(),
@@ -91,20 +103,33 @@ impl Server {
             tree: BTreeSet::new(),
             alone: BTreeSet::new(),
             stopping: Vec::new(),
+            process_bytes_min: process_bytes_min(budget_bytes),
+            common: Common::new(),
             large: Vec::new(),
             statistics: Statistics {
                 budget_bytes,
                 ..Statistics::default()
             },
             next_look: now,
-            next_walk: now,
             next_tree: now,
             stuck_until: None,
             stuck_time: STUCK_TIME.start,
             near: Near::new("/proc"),
+            throttle: Throttle::new(fence),
             has_begun: false,
             is_ending: false,
         })
+    }
+
+    /// A budget for all processes from now on, in bytes.
+    pub(crate) fn set_budget(&mut self, bytes: u64) {
+        self.statistics.budget_bytes = bytes;
+        self.process_bytes_min = process_bytes_min(bytes);
+        self.stuck_until = None;
+        self.next_look = Instant::now();
+        if let Some(fence) = &self.throttle.fence {
+            fence.limit(bytes);
+        }
     }
 
     /// Tells the front, if it is there.
@@ -175,6 +200,29 @@ impl Server {
         }
     }
 
+    /// The same, and the figures of each process.
+    pub(crate) fn report(&self) -> Report {
+        let figures = |pid: &i32| {
+            let space = self.spaces.values().find(|space| space.owner == Some(*pid));
+            Some(ProcessFigures {
+                pid: *pid,
+                name: process::name(*pid),
+                used_bytes: process::anonymous_bytes(*pid)?,
+                stored_pages: space.map_or(0, |space| space.table.away() as u64),
+                mappings: space.map_or(0, |space| space.mappings() as u64),
+            })
+        };
+        let mut processes: Vec<ProcessFigures> = self.tree.iter().filter_map(figures).collect();
+        processes.sort_by_key(|its| std::cmp::Reverse((its.used_bytes, its.stored_pages)));
+        let processes_count = processes.len();
+        processes.truncate(PROCESSES_MAX);
+        Report {
+            statistics: self.statistics(),
+            processes_count,
+            processes,
+        }
+    }
+
     pub(crate) fn maintain(&mut self) {
         let stats_max = self.objects.store().mem_used_bytes();
         let statistics = &mut self.statistics;
@@ -194,4 +242,8 @@ impl Server {
             .filter_map(|space| space.agent.as_ref());
         agents.map(Agent::pid).collect()
     }
+}
+
+fn process_bytes_min(budget_bytes: u64) -> u64 {
+    (budget_bytes / PROCESS_PART).clamp(*PROCESS_BYTES.start(), *PROCESS_BYTES.end())
 }

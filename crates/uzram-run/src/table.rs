@@ -100,6 +100,12 @@ impl Table {
         }
     }
 
+    /// Pages that are not in memory, and whose bytes are kept.
+    pub(crate) fn away(&self) -> usize {
+        let is_away = |place: &Place| matches!(place, Place::Stored(_) | Place::Taken(_));
+        self.places().filter(is_away).count()
+    }
+
     /// The places of all pages that it knows.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         self.chunks

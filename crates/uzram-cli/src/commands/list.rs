@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 
-use super::{Dead, Disk, StateAt, columns, dead, disks, none, number, plain, ratio};
+use super::runs::{self, runs};
+use super::{Dead, Disk, StateAt, answered, columns, dead, disks, none, number, plain, ratio};
 use crate::args::ListArgs;
 use crate::failure::Result;
-use crate::output::{Align, bold, columns as aligned, cut, print, print_json, warn, width};
+use crate::output::{Align, bold, columns as aligned, cut, print, print_json, width};
 
 /// The fields of a disk in JSON, by the attribute table's names.
 const LISTED: [&str; 12] = [
@@ -51,26 +52,38 @@ pub fn run(state: StateAt<'_>, args: &ListArgs) -> Result {
     let state = state.open_to_ask()?;
     let disks = disks(&state)?;
     let dead = dead(&state);
+    let runs = match args.columns.is_given() {
+        true => Vec::new(),
+        false => runs(&state)?,
+    };
     if args.json {
         let all = disks.iter().map(json).chain(dead.iter().map(dead_json));
-        return print_json(&all.collect());
+        return print_json(&all.chain(runs.iter().map(run_json)).collect());
     }
-    if disks.is_empty() && dead.is_empty() && !args.columns.is_given() {
+    if disks.is_empty() && dead.is_empty() && runs.is_empty() && !args.columns.is_given() {
         return print(none(&state)?);
     }
-    let mut answered = Vec::new();
-    for disk in disks {
-        match disk.attributes {
-            Ok(attributes) => answered.push(attributes),
-            Err(failure) => warn(&failure.to_string()),
-        }
-    }
+    let disks = answered(disks);
     if args.columns.is_given() {
-        return print(&columns::table(&answered, &args.columns, USUAL)?);
+        return print(&columns::table(&disks, &args.columns, USUAL)?);
     }
-    let rows: Vec<_> = answered.iter().map(row).collect();
+    let rows: Vec<_> = disks.iter().map(row).collect();
     let dead: Vec<String> = dead.iter().map(Dead::line).collect();
-    print(&[table(&rows, width()), dead.concat()].concat())
+    let disks = [table(&rows, width()), dead.concat()].concat();
+    let runs = runs::table(&answered(runs));
+    let between = match disks.is_empty() || runs.is_empty() {
+        true => "",
+        false => "\n",
+    };
+    print(&[&disks, between, &runs].concat())
+}
+
+/// All attributes of a run; those of a disk are chosen.
+fn run_json(run: &Disk) -> Value {
+    match &run.attributes {
+        Ok(attributes) => Value::Object(attributes.clone()),
+        Err(_) => json(run),
+    }
 }
 
 /// The rows under their titles. In a narrow terminal each endpoint has a line of its own: it is as long as

@@ -17,6 +17,7 @@ mod record;
 pub mod remove;
 pub mod reset;
 pub mod run;
+mod runs;
 pub mod serve;
 pub mod set;
 pub mod stat;
@@ -44,7 +45,7 @@ use uzram_server::{DeviceConfig, Latencies};
 
 use crate::args::device::Given;
 use crate::failure::{Failure, Result};
-use crate::output::{hanging, width};
+use crate::output::{hanging, warn, width};
 
 /// Longest time from the end of a killed server's socket to the end of its locks: the kernel frees
 /// the memory of its disks meanwhile.
@@ -144,7 +145,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A disk that is served.
+/// A disk that is served, or a program that runs under a budget.
 pub struct Disk {
     /// Its name.
     pub name: String,
@@ -184,6 +185,17 @@ pub fn disks(state: &StateDir) -> Result<Vec<Disk>> {
         });
     }
     Ok(disks)
+}
+
+/// The attributes of those that answer. The others are named.
+fn answered(asked: Vec<Disk>) -> Vec<Attributes> {
+    let answer = |disk: Disk| {
+        let attributes = disk.attributes;
+        attributes
+            .map_err(|failure| warn(&failure.to_string()))
+            .ok()
+    };
+    asked.into_iter().filter_map(answer).collect()
 }
 
 /// The attributes of all disks of a server by their names; none if it refuses.
@@ -288,7 +300,8 @@ fn described(state: &StateDir, servers: &[Entry]) -> String {
 
 fn find(state: &StateDir, name: &str) -> Result<Entry> {
     check_name(name)?;
-    state.entry(name).ok_or_else(|| {
+    let entry = state.entry(name).or_else(|| state.run(name));
+    entry.ok_or_else(|| {
         if dead(state).iter().any(|dead| dead.name == name) {
             return was_killed(name);
         }

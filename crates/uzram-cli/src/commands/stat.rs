@@ -6,6 +6,7 @@ use uzram_server::attributes::{Attribute, Group, Measure, TABLE, find, raw_line}
 use uzram_server::control::Attributes;
 use uzram_server::size::human;
 
+use super::runs::{detail, is_run, runs};
 use super::{Dead, StateAt, dead, disk, disks, none, plain, quantile, ratio, watch};
 use crate::args::StatArgs;
 use crate::failure::{Failure, Result};
@@ -21,15 +22,25 @@ const MEANING: Align = Align::Left;
 /// Runs the command.
 pub fn run(state: StateAt<'_>, args: &StatArgs) -> Result {
     let state = state.open_to_ask()?;
+    if let (Some(name), true) = (&args.name, args.raw || args.watch.is_some())
+        && state.run(name).is_some()
+    {
+        let text = format!("{name} is a program under a budget: leave --raw and --watch out");
+        return Err(Failure::Usage(text));
+    }
     if let Some(seconds) = args.watch {
         return watch::run(&state, args.name.as_deref(), seconds, args.json);
     }
     let devices = match &args.name {
         Some(name) => vec![disk(&state, name)?],
-        None => disks(&state)?
-            .into_iter()
-            .map(|disk| disk.attributes)
-            .collect::<Result<_>>()?,
+        None => {
+            let runs = match args.raw {
+                true => Vec::new(),
+                false => runs(&state)?,
+            };
+            let all = disks(&state)?.into_iter().chain(runs);
+            all.map(|disk| disk.attributes).collect::<Result<_>>()?
+        }
     };
     if args.json {
         let mut values = devices.into_iter().map(Value::Object);
@@ -65,6 +76,9 @@ fn raw(devices: &[Attributes]) -> Result {
 }
 
 fn table(device: &Attributes) -> String {
+    if is_run(device) {
+        return detail(device);
+    }
     let title = device.get("name").map(plain).unwrap_or_default();
     let counters = counters(device, width());
     format!("{}\n{}{counters}", bold(&title), facts(device, width()))

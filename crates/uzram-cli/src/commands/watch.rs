@@ -10,9 +10,9 @@ use uzram_server::control::Attributes;
 use uzram_server::size::human;
 use uzram_server::state::StateDir;
 
-use super::{disk, disks, number, plain, ratio};
+use super::{answered, disk, disks, number, plain, ratio};
 use crate::failure::{Failure, Result};
-use crate::output::{cut, print_while_read, warn, width};
+use crate::output::{cut, print_while_read, width};
 
 /// Seconds between two looks, at least and at most.
 const SECONDS_MIN: f64 = 0.1;
@@ -76,13 +76,7 @@ pub fn run(state: &StateDir, name: Option<&str>, seconds: f64, is_json: bool) ->
 
 /// The disks that answer. The others are named.
 fn all(state: &StateDir) -> Result<Vec<Attributes>> {
-    let answered = disks(state)?.into_iter().filter_map(|disk| {
-        let attributes = disk.attributes;
-        attributes
-            .map_err(|failure| warn(&failure.to_string()))
-            .ok()
-    });
-    Ok(answered.collect())
+    Ok(answered(disks(state)?))
 }
 
 /// The counters of moved bytes at some time.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
+mod fence;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -50,13 +52,18 @@ fn run(mib: u64, program: &[&str]) -> Output {
     output_in_time(&mut command(mib, program))
 }
 
-/// A run that hangs is ended, and fails.
+fn started(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
 fn output_in_time(command: &mut Command) -> Output {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    end_in_time(command.spawn().unwrap())
+}
+
+/// A run that hangs is ended, and fails.
+fn end_in_time(mut child: Child) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if begin.elapsed() > RUN_TIME_MAX {
@@ -261,11 +268,7 @@ fn processes_of(name: &str, parent: u32) -> Vec<i32> {
 /// A program that holds more than its budget, once some of it is compressed.
 fn holding() -> (Child, i32) {
     let me = budget();
-    let mut child = command(64, &[me.to_str().unwrap(), "holds", "160"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = started(command(64, &[me.to_str().unwrap(), "holds", "160"]));
     assert_eq!(first_line(&mut child), "holds\n");
     let program = processes_of("holds", child.id())[0];
     (child, program)

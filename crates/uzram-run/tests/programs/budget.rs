@@ -34,6 +34,7 @@ fn main() {
         ["discards", mib, rounds] => discards(mib.parse().unwrap(), rounds.parse().unwrap()),
         ["becomes", mib] => becomes(mib.parse().unwrap()),
         ["holds", mib] => holds(mib.parse().unwrap()),
+        ["fills", mib, rounds] => fills(mib.parse().unwrap(), rounds.parse().unwrap()),
         ["noise", mib] => noise(mib.parse().unwrap()),
         _ => exit(2),
     }
@@ -49,8 +50,9 @@ fn under_budget(mib: u64, program: &[OsString]) {
         server: vec![me.into(), "serve".into()],
         program: program.to_vec(),
     };
-    match uzram_run::run(&options, |line| eprintln!("run: {line}")) {
-        Ok(outcome) => {
+    match uzram_run::start(&options) {
+        Ok(run) => {
+            let outcome = run.wait(|line| eprintln!("run: {line}"));
             if let Some(statistics) = outcome.statistics {
                 eprintln!(
                     "left {} back {} peak {} store {}",
@@ -310,6 +312,27 @@ fn holds(mib: usize) {
     println!("holds");
     loop {
         (0..pages).for_each(|place| check(page(base, place), place, 1));
+    }
+}
+
+/// Fills memory as fast as it can, over and over, each time in a new mapping.
+fn fills(mib: usize, rounds: usize) {
+    let pages = mib << 8;
+    println!("fills");
+    for round in 0..rounds {
+        let base = map(None, pages);
+        for place in 0..pages {
+            page(base, place).fill(place as u8);
+            page(base, place)[round..round + 8].copy_from_slice(&place.to_ne_bytes());
+        }
+        for place in 0..pages {
+            let page = page(base, place);
+            let is_right = page[round..round + 8] == place.to_ne_bytes();
+            assert!(is_right && page[PAGE - 1] == place as u8, "{place}");
+        }
+        let start = std::ptr::NonNull::new(base as *mut _).unwrap();
+        // SAFETY: nothing refers to the mapping any more.
+        unsafe { nix::sys::mman::munmap(start, pages * PAGE) }.unwrap();
     }
 }
 

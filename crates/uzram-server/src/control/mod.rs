@@ -7,6 +7,7 @@
 //! {"op":"set","attribute":"log_level","value":"debug"}              one of the server
 //! {"op":"add","options":{"size":"1G","name":"b"}}                   serve another device
 //! {"op":"remove","name":"b"}                                        and end it
+//! {"op":"set","name":"run0","attribute":"memory","value":"1G"}      the budget of a program of `uzram run`
 //! {"ok":true,"devices":[{"name":"uzram0","disksize":1073741824,…}]}
 //! {"ok":false,"errno":16,"error":"uzram0: 2 clients are connected; …"}
 //! ```
@@ -29,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use client::{ask, ask_with};
-pub(crate) use server::{BoundControl, Control};
+pub use server::{BoundControl, Control, Handler};
 
 /// Longest request, in bytes, with its end of line.
 pub const REQUEST_BYTES_MAX: usize = 4096;

@@ -26,17 +26,18 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 const DRAIN_READS_MAX: usize = 1024;
 
 /// Answers one request, which a file may have come with.
-pub(crate) type Handler = dyn Fn(&Request, Option<OwnedFd>) -> Reply + Send + Sync;
+pub type Handler = dyn Fn(&Request, Option<OwnedFd>) -> Reply + Send + Sync;
 
 /// A control socket that clients can connect to. It does not answer yet.
-pub(crate) struct BoundControl {
+#[derive(Debug)]
+pub struct BoundControl {
     path: PathBuf,
     listener: UnixListener,
 }
 
 /// A control socket that is being served. Dropping it finishes the requests under way, ends it and
 /// removes it.
-pub(crate) struct Control {
+pub struct Control {
     path: PathBuf,
     acceptor: Option<Acceptor>,
 }
@@ -46,7 +47,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a path too long, [`ErrorKind::Io`] if the system refuses.
-    pub(crate) fn bind(path: &Path) -> Result<BoundControl> {
+    pub fn bind(path: &Path) -> Result<BoundControl> {
         check_socket_path(path)?;
         let failed = |e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("control socket {}", path.display())).with_source(e)
@@ -68,7 +69,7 @@ impl BoundControl {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
-    pub(crate) fn serve(self, handler: Arc<Handler>) -> Result<Control> {
+    pub fn serve(self, handler: Arc<Handler>) -> Result<Control> {
         let service = Service {
             name: "control",
             connections_max: CONNECTIONS_MAX,

@@ -11,6 +11,8 @@
 //!   NAME.up       what `up` uses NAME for; removed when a server takes the name afresh
 //!   NAME.watermark  the kernel's watermark settings before NAME was swapped to
 //!   NAME.zswap    the settings of zswap before it was put in front of NAME
+//!   NAME.run      flock'ed for as long as the program NAME of `uzram run` runs; holds the same
+//!   NAME.run-control  the control socket of that run
 //!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
 //!   N.control     its control socket
 //!   up.turn       flock'ed while `up` or `down` of any name is at work
@@ -49,6 +51,8 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub const NAMES_MAX: usize = 1024;
 /// The names of devices that are given none: this and a number.
 pub const NUMBERED: &str = "uzram";
+/// The same for programs under a budget.
+const NUMBERED_RUNS: &str = "run";
 
 /// Most files looked at in a state directory: three per name, and strangers.
 const ENTRIES_MAX: usize = 8 * NAMES_MAX;
@@ -61,6 +65,7 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 const UNLINK_RACES_MAX: u32 = 100;
 
 const CONTROL_SUFFIX: &str = "control";
+const RUN_CONTROL_SUFFIX: &str = "run-control";
 const NBD_SUFFIX: &str = "nbd";
 const VHOST_SUFFIX: &str = "vhost";
 
@@ -68,6 +73,7 @@ const VHOST_SUFFIX: &str = "vhost";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Device,
+    Run,
     Server,
     Turn,
 }
@@ -76,6 +82,7 @@ impl Kind {
     const fn lock_suffix(self) -> &'static str {
         match self {
             Kind::Device => "lock",
+            Kind::Run => "run",
             Kind::Server => "server",
             Kind::Turn => "turn",
         }
@@ -85,6 +92,7 @@ impl Kind {
     const fn socket_suffixes(self) -> &'static [&'static str] {
         match self {
             Kind::Device => &[NBD_SUFFIX, VHOST_SUFFIX],
+            Kind::Run => &[RUN_CONTROL_SUFFIX],
             Kind::Server => &[CONTROL_SUFFIX],
             Kind::Turn => &[],
         }
@@ -288,6 +296,12 @@ impl StateDir {
         self.file(name, "ublk")
     }
 
+    /// The path of the control socket of the program `name` under a budget.
+    #[must_use]
+    pub fn run_control_socket(&self, name: &str) -> PathBuf {
+        self.file(name, RUN_CONTROL_SUFFIX)
+    }
+
     /// The path of the control socket of the server `number`.
     #[must_use]
     pub fn control_socket(&self, number: &str) -> PathBuf {
@@ -301,24 +315,34 @@ impl StateDir {
     /// [`ErrorKind::InvalidInput`] for a bad name or a directory too deep for sockets,
     /// [`ErrorKind::Busy`] if the name is taken, [`ErrorKind::Io`] if the system refuses.
     pub fn claim(&self, name: &str) -> Result<Claim> {
+        self.claim_as(Kind::Device, name, Kind::Run)
+    }
+
+    /// Takes `name`, or else the first free one of `run0`, `run1`, …, for a program under a budget.
+    ///
+    /// # Errors
+    /// As [`StateDir::claim`].
+    pub fn claim_run(&self, name: Option<&str>) -> Result<Claim> {
+        match name {
+            Some(name) => self.claim_as(Kind::Run, name, Kind::Device),
+            None => self.claim_first(Kind::Run, NUMBERED_RUNS),
+        }
+    }
+
+    /// Devices and runs have one name only once, as commands take both.
+    fn claim_as(&self, kind: Kind, name: &str, other: Kind) -> Result<Claim> {
         check_name(name)?;
-        check_socket_path(&self.nbd_socket(name))?;
+        check_socket_path(&self.file(name, kind.socket_suffixes()[0]))?;
+        if let Some(entry) = self.living_entry(other, name) {
+            return Err(taken(name, entry.owner.as_ref()));
+        }
         for _ in 0..CLAIM_TRIES {
-            if let Some(claim) = self.try_claim(Kind::Device, name)? {
+            if let Some(claim) = self.try_claim(kind, name)? {
                 return Ok(claim);
             }
             std::thread::sleep(CLAIM_PAUSE);
         }
-        let holder = match self.owner(Kind::Device, name) {
-            Some(owner) => format!(" by process {}", owner.pid),
-            None => String::new(),
-        };
-        Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "name {name}: already served{holder}; choose another --name or end that server"
-            ),
-        ))
+        Err(taken(name, self.owner(kind, name).as_ref()))
     }
 
     /// Takes the first free name of `uzram0`, `uzram1`, … for a device of this process.
@@ -360,6 +384,20 @@ impl StateDir {
         self.living(Kind::Server)?;
         self.living(Kind::Turn)?;
         self.living(Kind::Device)
+    }
+
+    /// The programs that run under a budget, sorted by name. Removes the files of those that were killed.
+    ///
+    /// # Errors
+    /// As [`StateDir::entries`].
+    pub fn runs(&self) -> Result<Vec<Entry>> {
+        self.living(Kind::Run)
+    }
+
+    /// The program that runs under a budget as `name`.
+    #[must_use]
+    pub fn run(&self, name: &str) -> Option<Entry> {
+        self.living_entry(Kind::Run, name)
     }
 
     /// The servers that run, with and without devices, sorted by number.
@@ -545,6 +583,13 @@ impl Drop for Claim {
         // The lock goes with the file, after the files: nobody can hold the name in between.
         self.dir.remove_files(self.kind, &self.name);
     }
+}
+
+fn taken(name: &str, owner: Option<&Owner>) -> Error {
+    let holder = owner.map_or(String::new(), |owner| format!(" by process {}", owner.pid));
+    let text =
+        format!("name {name}: already served{holder}; choose another --name or end that server");
+    Error::new(ErrorKind::Busy, text)
 }
 
 fn make_state_dir(path: &Path) -> Result<()> {
