@@ -19,4 +19,20 @@ if [ "$status" != 0 ]; then
     [ "$status" = 125 ]
     grep -q 'the server was killed' /tmp/said
 fi
+# Memory that cannot leave has a limit, which the kernel keeps in the group of the run, and nowhere else.
+mountpoint -q /sys/fs/cgroup || mount -t cgroup2 groups /sys/fs/cgroup
+if grep -q memory /sys/fs/cgroup/cgroup.controllers 2> /dev/null; then
+    echo +memory > /sys/fs/cgroup/cgroup.subtree_control
+    mkdir -p /tmp/shared
+    mount -t tmpfs -o size=1g shared /tmp/shared
+    status=0
+    uzram run --memory 16M -- sh -c 'cat /dev/zero > /tmp/shared/file; exit 7' 2> /tmp/said || status=$?
+    cat /tmp/said
+    umount /tmp/shared
+    [ "$status" = 7 ] || [ "$status" = 137 ]
+    grep -q 'processes that the kernel has ended: [12];' /tmp/said
+    [ -z "$(ls -d /sys/fs/cgroup/uzram-run-* 2> /dev/null)" ]
+else
+    echo "left out: the guest has no memory controller"
+fi
 echo "$peak_mib MiB at most, of a budget of 48" > /out/remark

@@ -299,8 +299,8 @@ impl Front {
         let killed = self.fence.as_ref().map_or(0, Fence::killed);
         if killed > 0 {
             say(&format!(
-                "the kernel has ended {killed} processes: together they had twice the budget in memory that cannot leave, \
-                 or in files; give more --memory"
+                "processes that the kernel has ended: {killed}; together they had more than twice the budget in memory \
+                 that cannot leave, or in files; give more --memory"
             ));
         }
     }
