@@ -9,7 +9,7 @@ use uzram_pager::uffd::{Then, Uffd};
 use crate::agent::{Agent, Mark};
 use crate::process::{self, Area};
 use crate::table::{Place, Table};
-use crate::units::{PAGE_BYTES, Range, pages};
+use crate::units::{PAGE_BYTES, Range};
 
 /// Mappings below are left alone. V8 has its heap in mappings of 256 KiB.
 const MAPPING_BYTES_MIN: u64 = 64 << 10;
@@ -40,8 +40,8 @@ pub(crate) struct Space {
     next_look: Instant,
     /// Mappings that may be taken from, by the last look.
     pub areas: Vec<Range>,
-    /// Pages that the kernel needs when a thread ends.
-    kept: BTreeSet<u64>,
+    /// Pages where threads have what the kernel needs when they end.
+    thread_pages: BTreeSet<u64>,
     known_threads: BTreeSet<i32>,
     /// The next chunk to take from.
     pub hand: u64,
@@ -69,7 +69,7 @@ impl Space {
             managed: BTreeMap::new(),
             next_look: Instant::now(),
             areas: Vec::new(),
-            kept: BTreeSet::new(),
+            thread_pages: BTreeSet::new(),
             known_threads: BTreeSet::new(),
             hand: 0,
             fruitless: 0,
@@ -108,7 +108,8 @@ impl Space {
             .as_ref()
             .is_some_and(|agent| agent.owns(&area.range));
         let has_mark = area.range.contains(&self.mark.address);
-        let has_thread = self.kept.range(area.range.clone()).next().is_some();
+        let mut threads = self.thread_pages.range(area.range.clone());
+        let has_thread = threads.next().is_some();
         let is_stack = has_thread && bytes <= STACK_BYTES_MAX;
         area.is_eligible && bytes >= MAPPING_BYTES_MIN && !is_own && !has_mark && !is_stack
     }
@@ -120,16 +121,16 @@ impl Space {
             if self.known_threads.insert(thread)
                 && let Some(list) = process::robust_list(thread)
             {
-                let page = list - list % PAGE_BYTES as u64;
-                let around = page - PAGE_BYTES as u64..page + 2 * PAGE_BYTES as u64;
-                self.kept.extend(pages(&around));
+                self.thread_pages.insert(list - list % PAGE_BYTES as u64);
             }
         }
     }
 
-    /// Whether the page at `address` must stay.
+    /// Whether the page at `address` must stay: what the kernel needs may reach into the pages around.
     pub(crate) fn is_kept(&self, address: u64) -> bool {
-        self.kept.contains(&address)
+        let page = PAGE_BYTES as u64;
+        let around = address.saturating_sub(page)..=address + page;
+        self.thread_pages.range(around).next().is_some()
     }
 
     /// Whether the page at `address` is served.
@@ -196,10 +197,7 @@ impl Space {
         self.uncover(gone);
         self.areas
             .retain(|area| area.end <= gone.start || gone.end <= area.start);
-        let inside: Vec<u64> = self.kept.range(gone.clone()).copied().collect();
-        for page in inside {
-            self.kept.remove(&page);
-        }
+        self.thread_pages.retain(|page| !gone.contains(page));
     }
 
     /// Whether no process has the space any more.
