@@ -55,9 +55,12 @@ impl Server {
         };
         let place = space.table.place(fault.address);
         let (expected, before) = space.ahead;
-        let wanted = match expected == fault.address {
-            true => (before * 2).min(AHEAD_MAX),
-            false => 1,
+        let wanted = match (expected == fault.address, space.owner) {
+            // A copy would replace a guard.
+            (true, Some(owner)) => {
+                process::pages_before_guard(owner, fault.address, (before * 2).min(AHEAD_MAX))
+            }
+            _ => 1,
         };
         match place {
             Place::Memory { .. } | Place::Zero | Place::Discarded => {

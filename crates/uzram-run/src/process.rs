@@ -5,7 +5,8 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::units::{PAGE_BYTES, Range};
@@ -176,6 +177,23 @@ fn parse_range(text: &str) -> Option<Range> {
     let (start, end) = text.split_once('-')?;
     let address = |text| u64::from_str_radix(text, 16).ok();
     Some(address(start)?..address(end)?)
+}
+
+/// How many of `wanted` pages from `address` on, at least one, process `pid` has before a guard (`MADV_GUARD_INSTALL`). The kernel tells
+/// of guards since Linux 6.15, and has them since 6.13.
+pub(crate) fn pages_before_guard(pid: i32, address: u64, wanted: usize) -> usize {
+    const GUARD: u64 = 1 << 58;
+    let mut words = vec![[0; 8]; wanted];
+    let at = address / PAGE_BYTES as u64 * 8;
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"));
+    if pagemap
+        .and_then(|file| file.read_exact_at(words.as_flattened_mut(), at))
+        .is_err()
+    {
+        return 1;
+    }
+    let is_guard = |word: &[u8; 8]| u64::from_ne_bytes(*word) & GUARD != 0;
+    words.iter().position(is_guard).unwrap_or(wanted).max(1)
 }
 
 /// Where thread `thread` keeps its list of robust locks: beside what the kernel writes when the thread ends.
