@@ -1,5 +1,6 @@
 //! The front: the program's parent. It passes signals on, reaps, and ends as the program ends.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -83,8 +84,8 @@ struct Front {
     fence: Option<Fence>,
     server: Pid,
     program: Pid,
-    /// As long as these are open no absent page is zeroes.
-    descriptors: Vec<OwnedFd>,
+    /// As long as these are open no absent page is zeroes. By the server's number of the space.
+    descriptors: BTreeMap<u32, OwnedFd>,
     signals: SignalDelivery<UnixStream, WithRawSiginfo>,
     status: Option<u8>,
 }
@@ -188,6 +189,7 @@ impl Front {
             let _ = send(socket.as_fd(), &ToServer::End, None);
             fence.iter().for_each(Fence::remove);
         })?;
+        process::raise_descriptors();
         let began = ToServer::Program {
             pid: program.as_raw(),
         };
@@ -197,7 +199,7 @@ impl Front {
             fence,
             server,
             program,
-            descriptors: Vec::new(),
+            descriptors: BTreeMap::new(),
             signals,
             status: None,
         };
@@ -264,8 +266,14 @@ impl Front {
 
     fn hear(&mut self, say: &mut impl FnMut(&str)) -> Result<(), String> {
         match receive(self.socket.as_fd()) {
-            Ok(Some((ToFront::Descriptor, Some(descriptor)))) => {
-                self.descriptors.push(descriptor);
+            Ok(Some((ToFront::Descriptor { space }, descriptor))) => {
+                let text = "no descriptor is free to guard another process: raise `ulimit -n`";
+                let descriptor = descriptor.ok_or(text)?;
+                self.descriptors.insert(space, descriptor);
+                Ok(())
+            }
+            Ok(Some((ToFront::Ended { space }, _))) => {
+                self.descriptors.remove(&space);
                 Ok(())
             }
             Ok(Some((ToFront::Warning(text), _))) => {

@@ -227,6 +227,15 @@ pub(crate) fn hurry(pid: i32) {
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, pid, policy, at) };
 }
 
+/// Allows this process as many descriptors as it may have: one for each process that it serves. What it starts later has the same.
+pub(crate) fn raise_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Whoever runs out of them says so.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
 /// Kills a process. False if there is none.
 pub(crate) fn kill(pid: i32) -> bool {
     use nix::sys::signal::{Signal, kill};

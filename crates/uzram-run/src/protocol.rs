@@ -109,7 +109,13 @@ pub(crate) enum ToFront {
     /// It cannot work here.
     Refused(String),
     /// A duplicate comes with it: as long as one is open no absent page is zeroes.
-    Descriptor,
+    Descriptor {
+        space: u32,
+    },
+    /// No process has this space any more.
+    Ended {
+        space: u32,
+    },
     Statistics(Statistics),
     Report(Report),
     /// For the user.

@@ -32,6 +32,7 @@ pub fn serve() -> uzram::Result<()> {
         return Err(Error::new(ErrorKind::InvalidInput, text));
     }
     let front = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(no_front)?;
+    process::raise_descriptors();
     // Signals of the terminal are the program's.
     let _ = rustix::process::setsid();
     let begin = receive(front.as_fd()).map_err(no_front)?;

@@ -142,14 +142,14 @@ impl Server {
 
     /// A space that is served from now on. The front gets a duplicate of its descriptor at once.
     pub(crate) fn add(&mut self, space: Space) -> u32 {
+        let id = self.next_space;
         if let Some(front) = &self.front {
             let _ = send(
                 front.as_fd(),
-                &ToFront::Descriptor,
+                &ToFront::Descriptor { space: id },
                 Some(space.uffd.as_fd()),
             );
         }
-        let id = self.next_space;
         self.next_space += 1;
         self.statistics.spaces += 1;
         self.spaces.insert(id, space);
@@ -159,6 +159,7 @@ impl Server {
     /// Forgets a space that no process has.
     pub(crate) fn forget(&mut self, id: u32) {
         if let Some(space) = self.spaces.remove(&id) {
+            self.tell(&ToFront::Ended { space: id });
             for place in space.table.places() {
                 self.release(place);
             }
