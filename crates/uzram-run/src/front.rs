@@ -99,6 +99,10 @@ pub fn start(options: &Options) -> Result<Run, (u8, String)> {
         let text = "this runs within another `uzram run` already, whose budget holds for it too; start the program as it is";
         return Err((FAILED, text.into()));
     }
+    if !Path::new("/proc/self").exists() {
+        let text = "there is no /proc, which tells of the program's memory; mount it (mount -t proc proc /proc)";
+        return Err((FAILED, text.into()));
+    }
     Front::start(options)
 }
 
