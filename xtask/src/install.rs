@@ -40,6 +40,7 @@ pub const CPP: Tool = tool("g++", "g++");
 pub const DPKG_DEB: Tool = tool("dpkg-deb", "dpkg");
 pub const E2FSCK: Tool = tool("e2fsck", "e2fsprogs");
 pub const FIO: Tool = tool("fio", "fio");
+pub const GDB: Tool = tool("gdb", "gdb");
 pub const GZIP: Tool = tool("gzip", "gzip");
 pub const LINTIAN: Tool = tool("lintian", "lintian");
 pub const LOSETUP: Tool = tool("losetup", "mount");
@@ -85,6 +86,7 @@ pub const ALL: &[Tool] = &[
     LOSETUP,
     BLKDISCARD,
     FUSERMOUNT,
+    GDB,
     MKFS,
     MKFS_BTRFS,
     MKFS_XFS,

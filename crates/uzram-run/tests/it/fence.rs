@@ -9,10 +9,10 @@ use std::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::{
-    RUN_TIME_MAX, budget, can_run, command, end_in_time, first_line, has_ended, output_in_time,
+use crate::support::{
+    Holding, RUN_TIME_MAX, can_run, command, end_in_time, example, first_line, has_ended,
+    output_in_time, processes_of, right, started, until,
 };
-use crate::{holding, processes_of, started, until};
 
 /// The group of process `pid`, if it is one that a run has made.
 fn group_of(pid: i32) -> Option<PathBuf> {
@@ -27,8 +27,11 @@ fn group_of(pid: i32) -> Option<PathBuf> {
 
 /// A program that fills memory as fast as it can, over and over, and its group.
 fn filling() -> Option<(Child, PathBuf)> {
-    let me = budget();
-    let mut child = started(command(64, &[me.to_str().unwrap(), "fills", "256", "8"]));
+    let me = example("budget");
+    let mut child = started(&mut command(
+        64,
+        &[me.to_str().unwrap(), "fills", "256", "8"],
+    ));
     assert_eq!(first_line(&mut child), "fills\n");
     let program = processes_of("fills", child.id())[0];
     match group_of(program) {
@@ -93,11 +96,11 @@ fn a_front_killed_ends_all_and_leaves_no_group() {
     if !can_run() {
         return;
     }
-    let (mut child, program) = holding();
-    let group = group_of(program);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    until("the program ends", || has_ended(program));
+    let mut holding = Holding::new();
+    let group = group_of(holding.program);
+    holding.run.kill().unwrap();
+    holding.run.wait().unwrap();
+    until("the program ends", || has_ended(holding.program));
     if let Some(group) = group {
         until("the group is gone", || !group.exists());
     }
@@ -112,7 +115,7 @@ fn programs_of_other_users_are_served() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("budget");
-    fs::copy(budget(), &program).unwrap();
+    fs::copy(example("budget"), &program).unwrap();
     let nobody = [
         "setpriv",
         "--reuid=65534",
@@ -121,12 +124,7 @@ fn programs_of_other_users_are_served() {
     ];
     let churn = [program.to_str().unwrap(), "churn", "160", "2000", "6"];
     let output = output_in_time(&mut command(64, &[&nobody[..], &churn].concat()));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(!said.contains("left alone"), "{said}");
-    let left = said
-        .split_once("left ")
-        .and_then(|(_, rest)| rest.split(' ').next());
-    let left: u64 = left.and_then(|pages| pages.parse().ok()).expect(&said);
-    assert!(left > 10_000, "{said}");
+    let right = right(&output);
+    assert!(!right.told.contains("left alone"), "{}", right.told);
+    assert!(right.left > 10_000, "{} pages left", right.left);
 }

@@ -6,17 +6,19 @@
     reason = "pages and their models have one number"
 )]
 
+mod pages;
+
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags};
+use nix::sys::mman::MmapAdvise;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use uzram_run::Options;
 
-const PAGE: usize = 4096;
+use pages::{PAGE, Random, check, fill, map, page};
 
 fn main() {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -42,12 +44,11 @@ fn main() {
 }
 
 fn under_budget(mib: u64, program: &[OsString]) {
-    let me = std::env::current_exe().unwrap();
     let options = Options {
         memory_bytes: mib << 20,
         algorithm: "lz4".into(),
         spill: std::env::var_os("SPILL").map(Into::into),
-        server: vec![me.into(), "serve".into()],
+        server: vec!["/proc/self/exe".into(), "serve".into()],
         program: program.to_vec(),
     };
     match uzram_run::start(&options) {
@@ -69,65 +70,6 @@ fn under_budget(mib: u64, program: &[OsString]) {
             exit(status.into());
         }
     }
-}
-
-/// Words that depend on place and version, and compress to about half.
-fn fill(page: &mut [u8], place: usize, version: u64) {
-    for (at, word) in page.chunks_exact_mut(8).enumerate() {
-        let value = match at % 2 {
-            0 => version,
-            _ => (place as u64 * 512 + at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version,
-        };
-        word.copy_from_slice(&value.to_ne_bytes());
-    }
-}
-
-fn check(page: &[u8], place: usize, version: u64) {
-    let mut right = [0; PAGE];
-    if version > 0 {
-        fill(&mut right, place, version);
-    }
-    if page != right {
-        let at = page
-            .iter()
-            .zip(&right)
-            .position(|(is, was)| is != was)
-            .unwrap();
-        println!(
-            "wrong: page {place}, version {version}, byte {at}: {} for {}",
-            page[at], right[at]
-        );
-        exit(9);
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
-}
-
-fn map(at: Option<usize>, pages: usize) -> usize {
-    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    let flags = match at {
-        Some(_) => MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED,
-        None => MapFlags::MAP_PRIVATE,
-    };
-    let length = (pages * PAGE).try_into().unwrap();
-    let at = at.and_then(|at| at.try_into().ok());
-    // SAFETY: a fixed address is of memory that this program has mapped for this.
-    let mapped = unsafe { nix::sys::mman::mmap_anonymous(at, length, access, flags) };
-    mapped.unwrap().as_ptr() as usize
-}
-
-fn page(base: usize, at: usize) -> &'static mut [u8] {
-    // SAFETY: the page is of a mapping of this program, and each thread has its own.
-    unsafe { std::slice::from_raw_parts_mut((base + at * PAGE) as *mut u8, PAGE) }
 }
 
 fn advise(base: usize, at: usize, pages: usize, advice: MmapAdvise) {
