@@ -141,6 +141,9 @@ pub fn shrinks_the_heap() {
         area.check(0..kept);
         grow(((pages - kept) * PAGE) as isize);
         area.versions[kept..].fill(0);
+        let half = usize::midpoint(kept, pages);
+        area.write(kept..half, 100 + version);
+        area.push_out();
         area.check_all();
         area.write(kept..pages, version);
     }
@@ -172,8 +175,11 @@ pub fn maps_over() {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     map_over(2 * part, access, 0, file.as_raw_fd());
     area.versions[2 * part..3 * part].fill(7);
-    area.check(0..part);
+    // Half of what is new is touched only when the mapping is served again.
+    area.write(0..part / 2, 6);
     area.check(2 * part..pages);
+    area.push_out();
+    area.check(0..part);
     map_over(part, access, libc::MAP_ANONYMOUS, -1);
     area.versions[part..2 * part].fill(0);
     area.check_all();
