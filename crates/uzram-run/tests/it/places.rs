@@ -74,6 +74,21 @@ fn a_program_of_another_machine_is_not_executable() {
     assert!(told.contains("Exec format error"), "{told}");
 }
 
+#[test]
+fn as_process_1_it_reaps_and_passes_signals_on() {
+    if !can_run() {
+        return;
+    }
+    // An orphan ends, and is no zombie then. Process 1 is told to end, and the program ends as it likes.
+    let script = "(sleep 0.1 &); sleep 0.5; grep -l '^State:.Z' /proc/[0-9]*/status && exit 9
+        trap 'exit 42' TERM; kill -TERM 1; while :; do sleep 0.05; done";
+    let mut command = Command::new("unshare");
+    command.args(["--mount-proc", "--pid", "--fork", "--kill-child"]);
+    command.arg(example("budget"));
+    let output = output_in_time(command.args(["run", "64", "--", "sh", "-c", script]));
+    assert_eq!(output.status.code(), Some(42), "{output:?}");
+}
+
 /// A budget below a page per thread cannot be kept, and the program ends all the same.
 #[test]
 fn a_budget_that_is_far_too_small_hangs_nobody() {
