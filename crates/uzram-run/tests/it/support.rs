@@ -53,7 +53,7 @@ pub fn started(command: &mut Command) -> Child {
     command.spawn().unwrap()
 }
 
-/// What a run says until its end.
+/// The output of a run that has ended.
 pub fn output_in_time(command: &mut Command) -> Output {
     end_in_time(started(command))
 }

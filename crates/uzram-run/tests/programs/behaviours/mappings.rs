@@ -82,7 +82,7 @@ pub fn has_huge_pages() {
     area.check_all();
 }
 
-/// What is freed is the old page or zeroes, and what is written then stays.
+/// Freed pages are the old ones or zeroes, and later bytes stay.
 pub fn frees() {
     let mut area = Area::away(48 * MIB);
     let pages = area.pages();
@@ -288,7 +288,7 @@ fn can_read(area: &Area, at: usize) -> bool {
     read_of(std::process::id(), area.address(at), &mut [0]) == 1
 }
 
-/// What is to be wiped in a child is left alone, and the child sees zeroes.
+/// Memory to be wiped in a child is left alone, and the child sees zeroes.
 pub fn is_wiped_on_fork() {
     let pages = 16 * MIB;
     let wiped = Area {

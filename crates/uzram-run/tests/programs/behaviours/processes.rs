@@ -35,7 +35,7 @@ fn until_right(child: Pid) {
     );
 }
 
-/// What a process that shares this one's memory does: every second page from `first` on.
+/// The work of a process that shares this one's memory: every second page from `first` on.
 struct Share {
     area: Area,
     first: usize,
