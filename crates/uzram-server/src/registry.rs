@@ -14,6 +14,7 @@ use uzram::{ErrorKind, Store};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
 use crate::attachment::{Attach, GuestSocket};
+use crate::attributes::whole;
 use crate::backing::Backing;
 use crate::cgroup;
 use crate::compressions::Compressions;
@@ -32,6 +33,8 @@ use crate::swap;
 pub(crate) const DEVICES_MAX: usize = NAMES_MAX;
 /// Longest time for which replies that are not taken delay the removal of a socket.
 const REMOVE_DRAIN: Duration = Duration::from_millis(100);
+/// The largest number of a disk that `hot_remove` takes: the kernel's is an `int`.
+const NUMBER_MAX: u64 = i32::MAX as u64;
 
 /// The state that all threads of the server share.
 pub(crate) struct Registry {
@@ -171,17 +174,10 @@ impl Registry {
     /// Removes the device of the number in `text`, unless it is open.
     ///
     /// # Errors
-    /// EINVAL for no number, ENODEV for an unknown one, and as [`Registry::remove`].
+    /// EINVAL for no number, ERANGE for one above [`NUMBER_MAX`], ENODEV for an unknown one, and as [`Registry::remove`].
     pub(crate) fn hot_remove(&self, text: &str) -> Result<()> {
         let digits = text.strip_suffix('\n').unwrap_or(text);
-        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        let Some(number) = digits.parse::<u32>().ok().filter(|_| is_number) else {
-            let text = format!(
-                "hot_remove {:?}: write the number in a disk's name",
-                shown(digits)
-            );
-            return Err(Error::new(ErrorKind::InvalidInput, text));
-        };
+        let number = whole("hot_remove", digits, NUMBER_MAX)?;
         let name = format!("{NUMBERED}{number}");
         let device = self
             .find(&name)

@@ -33,6 +33,7 @@ mod top;
 mod tree;
 mod tree_block;
 mod tree_cold;
+mod tree_kernel;
 mod tree_view;
 mod up;
 mod up_file;

@@ -25,6 +25,7 @@ use crate::nearest::{nearest, remedy, shown as short};
 
 pub use attribute::{Access, Attribute, Files, Group, Measure, Written};
 use attribute::{Set, Show, Snapshot};
+pub(crate) use number::whole;
 pub use table::TABLE;
 
 /// The attribute of this name.

@@ -14,7 +14,7 @@ use crate::size::{parse_limit, ram_bytes};
 ///
 /// # Errors
 /// EINVAL for anything but digits, ERANGE for a larger number.
-pub(super) fn whole(name: &str, text: &str, most: u64) -> Result<u64> {
+pub(crate) fn whole(name: &str, text: &str, most: u64) -> Result<u64> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number {

@@ -69,13 +69,15 @@ pub(super) fn mem_limit(device: &Device, written: &Written<'_>) -> Result<()> {
     check_compresses(device)?;
     let limit_bytes = bytes("mem_limit", written.value)?;
     let whole_pages = limit_bytes.checked_next_multiple_of(PAGE_BYTES);
-    device.set_mem_limit(whole_pages.unwrap_or(limit_bytes));
+    // One that no memory reaches is none, as in the kernel.
+    device.set_mem_limit(whole_pages.unwrap_or(0));
     Ok(())
 }
 
 pub(super) fn mem_used_max(device: &Device, written: &Written<'_>) -> Result<()> {
     check_compresses(device)?;
-    if written.value != "0" {
+    // The kernel has no other error here, not even for a number that is too large.
+    if whole("mem_used_max", written.value, 0).is_err() {
         let remedy = "only 0 can be written; it starts the maximum afresh";
         return Err(invalid("mem_used_max", written.value, remedy));
     }

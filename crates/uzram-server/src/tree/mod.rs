@@ -222,6 +222,8 @@ impl Files for Tree {
     }
 
     fn write(&self, file: u64, value: &[u8]) -> Result<(), i32> {
+        // As a text of the kernel's, it ends at the first byte of 0.
+        let value = value.split(|byte| *byte == 0).next().unwrap_or_default();
         match std::str::from_utf8(value) {
             Ok(value) => self.write_value(file, value),
             Err(_) => Err(errno(Errno::INVAL)),
