@@ -1,6 +1,7 @@
 //! The programs that the suite drives but does not build, their Debian packages, and their
 //! installation.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::process::{self, Output};
@@ -68,6 +69,11 @@ pub const RUNC: Tool = tool("runc", "runc");
 pub const SOCAT: Tool = tool("socat", "socat");
 pub const TAR: Tool = tool("tar", "tar");
 pub const UNSHARE: Tool = tool("unshare", "util-linux");
+/// Its package has swap made at the next boot of a machine that systemd starts; see [`missing_here`].
+pub const ZRAM_GENERATOR: Tool = tool(
+    "/usr/lib/systemd/system-generators/zram-generator",
+    "systemd-zram-generator",
+);
 pub const XZ: Tool = tool("xz", "xz-utils");
 
 /// Every program that some step can use.
@@ -107,6 +113,7 @@ pub const ALL: &[Tool] = &[
     RUNC,
     SOCAT,
     XZ,
+    ZRAM_GENERATOR,
 ];
 
 /// The tools of `tools` that are missing.
@@ -144,10 +151,18 @@ pub fn apt_line(packages: &[&str]) -> String {
     )
 }
 
+/// The tools of [`ALL`] that are missing, but for one that would change how this machine boots.
+fn missing_here() -> Vec<Tool> {
+    let is_booted_by_systemd = Path::new("/run/systemd/system").exists();
+    let mut tools = missing(ALL);
+    tools.retain(|tool| *tool != ZRAM_GENERATOR || !is_booted_by_systemd);
+    tools
+}
+
 /// Installs the missing packages of [`ALL`], and removes nothing. A package that cannot be
 /// installed is named and stays missing; steps that need it are then left out by name.
 pub fn install_missing() {
-    let wanted = packages(&missing(ALL));
+    let wanted = packages(&missing_here());
     if wanted.is_empty() {
         return;
     }
@@ -171,7 +186,7 @@ pub fn install_missing() {
         }
     }
     install_rest_of_qemu();
-    for tool in missing(ALL) {
+    for tool in missing_here() {
         println!("install: no {} even now ({})", tool.program, tool.package);
     }
 }

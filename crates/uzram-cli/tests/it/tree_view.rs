@@ -102,6 +102,117 @@ fn swap_of_a_hundred_gigabytes_and_a_disk_that_is_hot_added() {
     );
 }
 
+/// In each view, since each has nodes of its own.
+#[test]
+fn every_file_system_and_swap_go_by_the_kernels_names() {
+    let Some(tree) = tree() else {
+        return;
+    };
+    let mnt = tempfile::tempdir().unwrap();
+    let script = r#"
+        for fs in ext2 ext3 ext4 xfs btrfs swap; do
+            make=mkfs.$fs
+            [ $fs = swap ] && make=mkswap
+            command -v $make >/dev/null || { echo "left out: $make is not installed"; continue; }
+            number=$(cat /sys/class/zram-control/hot_add)
+            zram=/sys/block/zram$number
+            node=/dev/zram$number
+            echo lz4 >$zram/comp_algorithm
+            echo 320M >$zram/disksize
+            case $fs in
+                swap)
+                    $make $node >/dev/null
+                    swapon $node
+                    grep -q "^$node " /proc/swaps
+                    echo 1 2>/dev/null >$zram/reset && exit 9
+                    swapoff $node
+                    grep -q "^$node " /proc/swaps && exit 8
+                    ;;
+                *)
+                    $make -q $node >/dev/null
+                    if grep -qw $fs /proc/filesystems; then
+                        mount -t $fs $node MNT
+                        seq 200000 >MNT/numbers
+                        umount MNT
+                        mount -t $fs $node MNT
+                        seq 200000 | cmp - MNT/numbers
+                        umount MNT
+                    fi
+                    ;;
+            esac
+            test $(awk '{ print $1 }' $zram/mm_stat) -gt 0
+            tries=100
+            until echo 1 2>/dev/null >$zram/reset; do
+                test $((tries -= 1)) -gt 0
+                sleep 0.1
+            done
+            echo $number >/sys/class/zram-control/hot_remove
+            test ! -e $node
+            echo "$fs done"
+        done
+    "#;
+    let script = script.replace("MNT", mnt.path().to_str().unwrap());
+    for kind in ["generator", "zramctl"] {
+        let said = passes(&tree, kind, &script);
+        assert_eq!(said.lines().count(), 6, "{kind}: {said}");
+        let left_out = said.lines().filter(|line| line.starts_with("left out"));
+        left_out.for_each(|line| eprintln!("{line}"));
+    }
+}
+
+/// By the program that systemd's service runs, with the configuration of a view. It does nothing in a container
+/// (as `systemd-detect-virt` has it), where uzram is at home, so the answer is its machine's.
+#[test]
+fn systemds_zram_generator_makes_swap_and_a_file_system() {
+    const GENERATOR: &str = "/usr/lib/systemd/system-generators/zram-generator";
+    for program in [GENERATOR, "/usr/lib/systemd/systemd-makefs"] {
+        if !std::path::Path::new(program).exists() {
+            return eprintln!("left out: {program} is not installed");
+        }
+    }
+    let Some(tree) = tree() else {
+        return;
+    };
+    let work = tempfile::tempdir().unwrap();
+    let script = r#"
+        cd WORK
+        mkdir bin units early late etc
+        printf '#!/bin/sh\nexit 1\n' >bin/systemd-detect-virt
+        # No module of the kernel is wanted for a codec.
+        printf '#!/bin/sh\nexit 0\n' >bin/modprobe
+        chmod +x bin/*
+        PATH=${PATH%%:*}:WORK/bin:$PATH
+        printf '%s\n' '[zram0]' 'zram-size = 64' 'compression-algorithm = zstd' \
+            '[zram1]' 'zram-size = 32' 'fs-type = ext2' 'mount-point = /uzramtest' >etc/zram-generator.conf
+        mount --bind etc /etc/systemd
+        GENERATOR units early late
+        find units -type f | sort
+        for disk in zram0 zram1; do GENERATOR --setup-device $disk 2>/dev/null; done
+        grep -o '\[.*\]' /sys/block/zram0/comp_algorithm
+        cat /sys/block/zram0/disksize /sys/block/zram1/disksize
+        swapon /dev/zram0
+        grep -o '^/dev/zram0 .*partition' /proc/swaps | tr -s ' '
+        swapoff /dev/zram0
+        mkdir mnt
+        mount -t ext2 /dev/zram1 mnt
+        umount mnt
+        for disk in zram0 zram1; do GENERATOR --reset-device $disk; done
+        cat /sys/block/zram0/initstate /sys/block/zram1/initstate
+    "#;
+    let script = script
+        .replace("WORK", work.path().to_str().unwrap())
+        .replace("GENERATOR", GENERATOR);
+    let said = passes(&tree, "generator", &script);
+    assert_eq!(
+        said,
+        "units/dev-zram0.swap\n\
+        units/systemd-zram-setup@zram0.service.d/bindings.conf\n\
+        units/systemd-zram-setup@zram1.service.d/bindings.conf\n\
+        units/uzramtest.mount\n\
+        [zstd]\n67108864\n33554432\n/dev/zram0 partition\n0\n0\n"
+    );
+}
+
 #[test]
 fn zramctl_finds_lists_and_resets() {
     if !has("zramctl") {
