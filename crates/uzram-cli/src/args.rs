@@ -57,6 +57,12 @@ pub enum Command {
     /// The server that `run` starts beside the program
     #[command(hide = true)]
     RunServer,
+    /// The process that unmounts the tree of `serve --tree`
+    #[command(hide = true)]
+    KeepTree {
+        /// Where it is mounted
+        directory: PathBuf,
+    },
     Doctor(DoctorArgs),
     Add(AddArgs),
     Remove(RemoveArgs),

@@ -242,6 +242,7 @@ impl Registry {
             own: vec![own],
             sockets,
             read: read.map(Path::to_path_buf).collect(),
+            files: Vec::new(),
         }
     }
 

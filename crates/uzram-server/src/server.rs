@@ -3,12 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use uzram::ErrorKind;
-use uzram_frontends::fuse::TreeMount;
+use uzram_frontends::fuse::{TreeMount, UnservedTree};
 use uzram_frontends::nbd::Endpoint;
 
 use crate::attributes::{self, Files};
@@ -33,6 +34,7 @@ pub struct Prepared {
     // In this order: nobody is told about a device that is gone.
     control: BoundControl,
     metrics: Option<BoundMetrics>,
+    tree: Option<(UnservedTree, AllowedFiles)>,
     claim: Claim,
     registry: Arc<Registry>,
 }
@@ -86,6 +88,7 @@ impl Server {
         Ok(Prepared {
             control,
             metrics: None,
+            tree: None,
             registry,
             claim,
         })
@@ -109,24 +112,6 @@ impl Server {
     #[must_use]
     pub fn metrics(&self) -> Option<&Endpoint> {
         self.metrics.as_ref().map(Metrics::endpoint)
-    }
-
-    /// Mounts zram's files over `directory`; see [`AllowedFiles`] for the files that values may name.
-    /// `hot_add` makes disks as `template`, which has no size.
-    ///
-    /// # Errors
-    /// [`Io`](uzram::ErrorKind::Io) with the remedy.
-    pub fn mount_tree(
-        &mut self,
-        directory: &Path,
-        template: DeviceConfig,
-        files: AllowedFiles,
-    ) -> Result<()> {
-        tree::take_over(directory)?;
-        self.registry.allow_hot_add(template);
-        let tree = Tree::new(Arc::clone(&self.registry), files);
-        self.tree = Some(TreeMount::new(Arc::new(tree), directory)?);
-        Ok(())
     }
 
     /// The directory of its tree.
@@ -156,6 +141,25 @@ impl Prepared {
         self.registry.devices()
     }
 
+    /// Mounts zram's files over `directory`; see [`AllowedFiles`] for the files that values may name.
+    /// `hot_add` makes disks as `template`, which has no size. `keeper` starts the process that unmounts it,
+    /// which calls [`keep`](uzram_frontends::fuse::keep) with the same directory.
+    ///
+    /// # Errors
+    /// [`Io`](uzram::ErrorKind::Io) with the remedy, [`Busy`](uzram::ErrorKind::Busy) where another server's is.
+    pub fn mount_tree(
+        &mut self,
+        directory: &Path,
+        template: DeviceConfig,
+        files: AllowedFiles,
+        keeper: Command,
+    ) -> Result<()> {
+        tree::take_over(directory)?;
+        self.registry.allow_hot_add(template);
+        self.tree = Some((UnservedTree::new(directory, keeper)?, files));
+        Ok(())
+    }
+
     /// Listens for scrapers at `endpoint`.
     ///
     /// # Errors
@@ -172,6 +176,9 @@ impl Prepared {
         let mut needs = self.registry.needs(read);
         let directory = self.metrics.as_ref().and_then(BoundMetrics::directory);
         needs.sockets.extend(directory.map(Path::to_path_buf));
+        if let Some((_, files)) = &self.tree {
+            needs.files = files.directories();
+        }
         sandbox::enter(&needs, mode);
     }
 
@@ -192,9 +199,13 @@ impl Prepared {
         let asked = Arc::clone(&self.registry);
         let scrape = move || metrics::text(all(&asked));
         let metrics = self.metrics.map(|bound| bound.serve(scrape)).transpose()?;
+        let tree = self.tree.map(|(unserved, files)| {
+            let tree = Tree::new(Arc::clone(&self.registry), files);
+            unserved.serve(Arc::new(tree))
+        });
         Ok(Server {
             _control: control,
-            tree: None,
+            tree: tree.transpose()?,
             metrics,
             _maintenance: maintenance,
             registry: self.registry,

@@ -13,19 +13,23 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::fs::{CWD, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use uzram::{PageIndex, Store};
+use uzram::{ColdPages, PageIndex, Store};
+use uzram_frontends::fuse;
 use uzram_frontends::nbd::Endpoint;
 use uzram_server::control::{Reply, Request, ask};
 use uzram_server::sandbox::{self, Mode};
 use uzram_server::service::Notifier;
 use uzram_server::state::StateDir;
-use uzram_server::{DeviceConfig, Server};
+use uzram_server::{AllowedFiles, BackingDevice, Device, DeviceConfig, Server};
 
 /// For the process inside: the mode, and the directory of everything.
 const MODE: &str = "UZRAM_TEST_MODE";
@@ -39,15 +43,25 @@ const FILE_MODE: u32 = 0o640;
 fn main() {
     let directory = std::env::var_os(DIRECTORY).map(PathBuf::from);
     match (std::env::var(MODE).as_deref(), directory) {
-        (Ok("on"), Some(directory)) => inside(&directory, Mode::On),
-        (Ok("log"), Some(directory)) => inside(&directory, Mode::LogCalls),
+        (Ok("on"), Some(directory)) => inside(&directory, Mode::On, false),
+        (Ok("tree"), Some(directory)) => inside(&directory, Mode::On, true),
+        (Ok("log"), Some(directory)) => inside(&directory, Mode::LogCalls, false),
+        (Ok("keeper"), Some(directory)) => fuse::keep(&directory.join("tree")).unwrap(),
         _ => {
-            for mode in ["on", "log"] {
+            for mode in ["on", "log", "tree"] {
+                if mode == "tree" && !can_mount() {
+                    println!("left out: mounting a tree takes root and /dev/fuse");
+                    continue;
+                }
                 outside(mode);
                 println!("test a_server_in_its_sandbox::{mode} ... ok");
             }
         }
     }
+}
+
+fn can_mount() -> bool {
+    rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists()
 }
 
 /// Starts a server, asks all that can be asked of it, and looks at what it could not change.
@@ -57,7 +71,11 @@ fn outside(mode: &str) {
     let mut options = File::options();
     let file = options.write(true).create(true).mode(FILE_MODE);
     file.open(at("file")).unwrap().write_all(b"text").unwrap();
-    fs::create_dir(at("sockets")).unwrap();
+    for directory in ["sockets", "named", "tree"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    fs::write(at("named/in"), "").unwrap();
+    symlink(at("file"), at("named/out")).unwrap();
     let _listening = UnixListener::bind(at("listening")).unwrap();
     let looked_at = || {
         let found = fs::metadata(at("file")).unwrap();
@@ -79,11 +97,20 @@ fn outside(mode: &str) {
     }
     assert_eq!(said.trim_end(), DONE, "the process inside failed");
     ask_everything(mode, &temp.path().join("uzram"), temp.path());
+    if mode == "tree" {
+        ask_by_files(temp.path());
+    }
     // The end of its input ends it.
     drop(inside.stdin.take());
     assert!(inside.wait().unwrap().success());
     assert_eq!(looked_at(), before);
     assert_eq!(fs::read_dir(at("sockets")).unwrap().count(), 0);
+    assert_eq!(
+        fs::read_dir(at("tree")).unwrap().count(),
+        0,
+        "it is unmounted"
+    );
+    assert_eq!(fs::read_dir(at("named")).unwrap().count(), 2);
     let left = fs::read_dir(at("uzram")).unwrap();
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["words.dict"]);
@@ -124,7 +151,7 @@ fn ask_everything(mode: &str, state: &Path, directory: &Path) {
     let reply = asked(&add("stale", &[("socket", &socket("stale"))]));
     let why = reply.error.unwrap_or_default();
     let is_refused = why.contains("choose another path, or remove it");
-    assert_eq!(is_refused, mode == "on", "{why}");
+    assert_eq!(is_refused, mode != "log", "{why}");
     if is_refused {
         fs::remove_file(socket("stale")).unwrap();
     }
@@ -162,8 +189,31 @@ fn ask_everything(mode: &str, state: &Path, directory: &Path) {
     }
 }
 
+/// Makes a disk by the tree, which writes back to a file that a value names.
+fn ask_by_files(directory: &Path) {
+    let tree = directory.join("tree");
+    let number = fs::read_to_string(tree.join("class/zram-control/hot_add")).unwrap();
+    let disk = tree.join(format!("block/uzram{}", number.trim()));
+    let backing = |name: &str| {
+        let path = directory.join(name);
+        let written = fs::write(disk.join("backing_dev"), path.to_str().unwrap());
+        written.map_err(|error| error.raw_os_error().unwrap())
+    };
+    for outside in ["file", "named/out", "named/../file", "uzram/words.dict"] {
+        assert_eq!(backing(outside), Err(libc::EACCES), "{outside}");
+    }
+    assert_eq!(backing("named/new"), Err(libc::ENOENT));
+    assert_eq!(backing("named/in"), Ok(()));
+    for (attribute, value) in [("disksize", "1M"), ("reset", "1")] {
+        fs::write(disk.join(attribute), value).unwrap();
+    }
+    assert!(fs::metadata(directory.join("named/in")).unwrap().len() > 0);
+    fs::write(tree.join("class/zram-control/hot_remove"), number).unwrap();
+    assert!(!disk.exists());
+}
+
 /// Serves, attacks, and serves on until its input ends.
-fn inside(directory: &Path, mode: Mode) {
+fn inside(directory: &Path, mode: Mode, has_tree: bool) {
     let state = StateDir::open(directory.join("uzram")).unwrap();
     let device = DeviceConfig {
         name: Some("a".into()),
@@ -171,8 +221,22 @@ fn inside(directory: &Path, mode: Mode) {
         endpoint: Some(Endpoint::Unix(directory.join("sockets/a"))),
         ..DeviceConfig::default()
     };
+    let backed = DeviceConfig {
+        name: Some("backed".into()),
+        size_bytes: 1 << 20,
+        backing: Some(backing(&directory.join("backing"))),
+        ..DeviceConfig::default()
+    };
     let is_getcpu_fatal = mode == Mode::On && forbid_getcpu();
-    let prepared = Server::prepare(&state, &[device], Vec::new()).unwrap();
+    let mut prepared = Server::prepare(&state, &[device, backed], Vec::new()).unwrap();
+    let ring = ring();
+    if has_tree {
+        let mut keeper = Command::new(std::env::current_exe().unwrap());
+        keeper.env(MODE, "keeper");
+        let named = AllowedFiles::below(&[directory.join("named")]).unwrap();
+        let (tree, template) = (directory.join("tree"), DeviceConfig::default());
+        prepared.mount_tree(&tree, template, named, keeper).unwrap();
+    }
     prepared.confine(&[], mode);
     let server = prepared.run(Notifier::default()).unwrap();
     let said = sandbox::description();
@@ -185,12 +249,13 @@ fn inside(directory: &Path, mode: Mode) {
         "{said}"
     );
     match mode {
-        Mode::On => attack(directory, said.contains("landlock")),
+        Mode::On => attack(directory, said.contains("landlock"), has_tree),
         Mode::LogCalls | Mode::Off => look(directory),
     }
     if is_getcpu_fatal {
         write_a_page();
     }
+    write_back(&server.devices()[1], ring);
     println!("{DONE}");
     io::stdin().read_to_end(&mut Vec::new()).unwrap();
     drop(server);
@@ -231,6 +296,61 @@ fn write_a_page() {
     store.read(PageIndex(0), &mut page).unwrap();
 }
 
+fn backing(path: &Path) -> BackingDevice {
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).open(path);
+    BackingDevice {
+        path: path.to_owned(),
+        file: file.unwrap().into(),
+    }
+}
+
+/// The kernel's words about this process's io_uring, which it still gives in the sandbox. None where there is none.
+fn ring() -> Option<File> {
+    let rings = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let mut rings = rings.filter(|entry| {
+        let target = fs::read_link(entry.path());
+        target.is_ok_and(|target| target.ends_with("anon_inode:[io_uring]"))
+    });
+    let Some(ring) = rings.next() else {
+        // Room for the kernel's answer.
+        let mut parameters = [0_u64; 15];
+        let arguments = [1, parameters.as_mut_ptr() as usize, 0, 0, 0, 0];
+        let refused = errno_of(libc::SYS_io_uring_setup, arguments);
+        assert!(refused.is_some(), "there is io_uring, and no ring");
+        eprintln!("left out: no io_uring here");
+        return None;
+    };
+    File::open(Path::new("/proc/self/fdinfo").join(ring.file_name())).ok()
+}
+
+/// Pages go to the file and come back, by the ring that was made before.
+fn write_back(device: &Device, ring: Option<File>) {
+    const PAGES: u64 = 64;
+    let live = device.live().unwrap();
+    let store = live.store().unwrap();
+    let content = |page| uzram_testkit::noise(page, 4096);
+    for page in 0..PAGES {
+        store.write(PageIndex(page), &content(page)).unwrap();
+    }
+    let written = store.write_back_cold(ColdPages::Huge, &mut || true);
+    written.unwrap();
+    assert_eq!(store.stats().bd_count, PAGES);
+    let mut page = vec![0; 4096];
+    for index in 0..PAGES {
+        store.read(PageIndex(index), &mut page).unwrap();
+        assert!(page == content(index), "{index}");
+    }
+    let Some(mut ring) = ring else {
+        return;
+    };
+    let mut told = String::new();
+    ring.read_to_string(&mut told).unwrap();
+    let mut lines = told.lines();
+    let completed = lines.find_map(|line| line.strip_prefix("CqTail:")).unwrap();
+    assert!(completed.trim().parse::<u32>().unwrap() > 0, "{told}");
+}
+
 /// In the log mode what the filter would refuse is done.
 fn look(directory: &Path) {
     assert_eq!(fs::metadata(directory.join("file")).unwrap().len(), 4);
@@ -239,7 +359,7 @@ fn look(directory: &Path) {
 /// A call that must be refused: its name, its number, its arguments.
 type Call = (&'static str, c_long, [usize; 6]);
 
-fn attack(directory: &Path, has_landlock: bool) {
+fn attack(directory: &Path, has_landlock: bool, has_tree: bool) {
     let path = |name: &str| CString::new(directory.join(name).as_os_str().as_bytes()).unwrap();
     let (file, new, listening) = (path("file"), path("new"), path("listening"));
     let own = directory.join("uzram/a.lock");
@@ -247,6 +367,10 @@ fn attack(directory: &Path, has_landlock: bool) {
     let (by_path, on_open) = (by_path(&file, &new), on_open(open.as_raw_fd()));
     let rest = [processes(), sockets(&listening), rights()].concat();
     for (name, number, arguments) in [by_path, on_open, rest].concat() {
+        // With a tree it opens what values name; Landlock has a say in that.
+        if has_tree && number == libc::SYS_openat2 {
+            continue;
+        }
         let errno = errno_of(number, arguments);
         assert_eq!(errno, Some(libc::EPERM), "{name} was not refused");
     }
@@ -263,10 +387,17 @@ fn attack(directory: &Path, has_landlock: bool) {
             denied
         );
     }
+    if has_tree {
+        open_named(directory, has_landlock);
+    }
     // And what serving needs goes on, beside what the other process asks for.
     let mode = libc::c_long::from(0o600_u32) as usize;
     let fd = open.as_raw_fd() as usize;
     assert_eq!(errno_of(libc::SYS_fchmod, [fd, mode, 0, 0, 0, 0]), None);
+    let (stream, _other) = UnixStream::pair().unwrap();
+    let stall = Some(std::time::Duration::from_secs(1));
+    rustix::net::sockopt::set_socket_timeout(&stream, Timeout::Send, stall).unwrap();
+    stream.set_write_timeout(stall).unwrap();
     assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
     assert!(!fs::read(&own).unwrap().is_empty());
     let big = vec![1_u8; 64 << 20];
@@ -274,6 +405,36 @@ fn attack(directory: &Path, has_landlock: bool) {
         big.iter().map(|byte| usize::from(*byte)).sum::<usize>(),
         64 << 20
     );
+}
+
+/// Of the files outside of its state directory it opens those that a value may name, and makes none, with the
+/// rules of `openat2` and without.
+fn open_named(directory: &Path, has_landlock: bool) {
+    let open = |name: &str, flags: OFlags| {
+        // `openat2` wants one only with a new file.
+        let bits = if flags.contains(OFlags::CREATE) {
+            0o600
+        } else {
+            0
+        };
+        let (path, mode) = (directory.join(name), rustix::fs::Mode::from_raw_mode(bits));
+        let one = rustix::fs::open(&path, flags, mode).err();
+        let other = rustix::fs::openat2(CWD, &path, flags, mode, ResolveFlags::empty()).err();
+        assert_eq!(one, other, "{name}");
+        one
+    };
+    assert_eq!(open("named/in", OFlags::RDWR), None);
+    if !has_landlock {
+        return;
+    }
+    for name in ["file", "named/out", "named/../file"] {
+        for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR | OFlags::TRUNC] {
+            assert_eq!(open(name, flags), Some(Errno::ACCESS), "{name} {flags:?}");
+        }
+    }
+    let made = OFlags::WRONLY.union(OFlags::CREATE);
+    assert_eq!(open("named/new", made), Some(Errno::ACCESS));
+    assert_eq!(open("/etc/passwd", OFlags::RDONLY), Some(Errno::ACCESS));
 }
 
 /// The error of a call; `None` if it was carried out.
@@ -561,6 +722,7 @@ fn rights() -> Vec<Call> {
         call("perf_event_open", libc::SYS_perf_event_open, &[]),
         call("userfaultfd", libc::SYS_userfaultfd, &[1]),
         call("io_uring_setup", libc::SYS_io_uring_setup, &[1]),
+        call("io_uring_register", libc::SYS_io_uring_register, &[0]),
         call("keyctl", libc::SYS_keyctl, &[]),
         call("add_key", libc::SYS_add_key, &[]),
         call("request_key", libc::SYS_request_key, &[]),

@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::{Home, PATIENCE, Served, eventually};
 
 /// A server with a tree; unmounted whatever happens.
@@ -83,6 +85,9 @@ impl Drop for Tree {
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = rustix::mount::unmount(&self.directory, rustix::mount::UnmountFlags::DETACH);
+        let _ = served.child.kill();
+        // Its log has the reason of each errno.
+        eprintln!("the server said:\n{}", served.stderr());
     }
 }
 
@@ -249,7 +254,7 @@ fn modes_and_refusals_are_the_kernels() {
         (&b"7"[..], ENODEV),
         (b"-1", EINVAL),
         (b"x", EINVAL),
-        (b"4294967296", EINVAL),
+        (b"4294967296", ERANGE),
     ] {
         assert_eq!(tree.write("hot_remove", value), Err(errno));
     }
@@ -278,6 +283,35 @@ fn a_value_names_files_in_allowed_directories_only() {
     tree.write("uzram0/disksize", b"1M").unwrap();
 }
 
+fn keeper_of(served: &Served) -> Pid {
+    let pid = served.child.id();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let keeper = children.split_whitespace().next().expect("it has a keeper");
+    Pid::from_raw(keeper.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn the_tree_of_a_killed_server_is_unmounted_also_while_it_is_used() {
+    let Some(mut tree) = Tree::new(&["--size", "1M"]) else {
+        return;
+    };
+    let mut served = tree.served.take().unwrap();
+    let keeper = keeper_of(&served);
+    for ends_the_server in [Signal::TERM, Signal::INT, Signal::HUP] {
+        kill_process(keeper, ends_the_server).unwrap();
+    }
+    let mut held = fs::File::open(tree.path("uzram0/mm_stat")).unwrap();
+    served.child.kill().unwrap();
+    served.child.wait().unwrap();
+    eventually("the directory is free", || {
+        fs::read_dir(&tree.directory).is_ok_and(|entries| entries.count() == 0)
+    });
+    assert!(held.read_to_end(&mut Vec::new()).is_err());
+    eventually("the keeper ends", || {
+        rustix::process::test_kill_process(keeper).is_err()
+    });
+}
+
 #[test]
 fn a_server_that_is_killed_leaves_no_hang_and_the_next_takes_its_place() {
     let Some(mut tree) = Tree::new(&[]) else {
@@ -286,6 +320,8 @@ fn a_server_that_is_killed_leaves_no_hang_and_the_next_takes_its_place() {
     tree.read("hot_add");
     let mut held = fs::File::open(tree.path("uzram0/mm_stat")).unwrap();
     let mut served = tree.served.take().unwrap();
+    // The one who would unmount it.
+    kill_process(keeper_of(&served), Signal::KILL).unwrap();
     served.child.kill().unwrap();
     served.child.wait().unwrap();
     let mut text = String::new();

@@ -40,6 +40,7 @@ pub mod bare;
 mod disk;
 mod fusermount;
 mod gate;
+mod keeper;
 mod mount;
 mod mounted;
 mod serve;
@@ -50,8 +51,9 @@ mod worker;
 use std::time::Duration;
 
 pub use fusermount::unmount_as_user;
+pub use keeper::keep;
 pub use mount::{Mount, Options};
-pub use tree::{Files, Node, ROOT, TREE_SOURCE, Text, TreeMount};
+pub use tree::{Files, Node, ROOT, TREE_SOURCE, Text, TreeMount, UnservedTree};
 
 /// Most data in one request, in bytes: the kernel allows 256 pages.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;

@@ -14,11 +14,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use uzram::{Error, ErrorKind, Result};
 
+use super::keeper::{FUSE_MAGIC, Keeper};
 use super::serve::Serve;
 use super::{END_TIMEOUT, fusermount, worker};
 
-/// The type of a FUSE file system in the reply of `statfs`, from `linux/magic.h`.
-const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 const END_PAUSE: Duration = Duration::from_millis(2);
 
 /// The place of a mount.
@@ -32,6 +31,13 @@ pub(super) struct To<'a> {
     pub is_for_all: bool,
 }
 
+/// A file system that is mounted and that nobody serves yet: who looks in waits.
+#[derive(Debug)]
+pub(super) struct Unserved {
+    directory: PathBuf,
+    device: OwnedFd,
+}
+
 /// A mounted file system. Dropping it unmounts it. If that is refused because a program uses it, it is
 /// detached, and the last close ends it.
 #[derive(Debug)]
@@ -41,6 +47,36 @@ pub(super) struct Mounted {
     device_number: u64,
     /// `None` once unmounted.
     workers: Option<Vec<JoinHandle<()>>>,
+    /// The one to unmount it where this process may not.
+    keeper: Option<Keeper>,
+}
+
+impl Unserved {
+    /// Mounts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] with the remedy if the system refuses.
+    pub fn new(to: &To<'_>) -> Result<Unserved> {
+        let device = mount(to, rustix::process::geteuid().is_root());
+        Ok(Unserved {
+            device: device.map_err(|error| refused(to.directory, error))?,
+            directory: to.directory.to_owned(),
+        })
+    }
+
+    /// Serves it from now on. `keeper` unmounts it, also if this fails.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the system gives no thread.
+    pub fn serve(self, served: Arc<dyn Serve>, threads: usize, keeper: Keeper) -> Result<Mounted> {
+        let workers = worker::start(served, self.device, threads);
+        Ok(Mounted {
+            workers: Some(workers.map_err(|error| refused(&self.directory, error))?),
+            directory: self.directory,
+            device_number: 0,
+            keeper: Some(keeper),
+        })
+    }
 }
 
 impl Mounted {
@@ -56,6 +92,7 @@ impl Mounted {
             directory: to.directory.to_owned(),
             device_number: 0,
             workers: Some(workers),
+            keeper: None,
         };
         // Asks the new workers, so that a mount which cannot serve fails here and is taken away.
         mounted.device_number = fs::metadata(to.directory).map_err(refused)?.dev();
@@ -74,6 +111,14 @@ impl Mounted {
     /// # Errors
     /// [`ErrorKind::Busy`] while a program uses it, which may be tried again, [`ErrorKind::Io`].
     pub fn unmount(&mut self) -> Result<()> {
+        if let Some(keeper) = self.keeper.take() {
+            if self.is_mounted() {
+                keeper.unmount();
+            }
+            // No wait: who uses it still does so until the last close.
+            self.workers = None;
+            return Ok(());
+        }
         if self.workers.is_some() && self.is_ours_there() {
             self.unmount_with(UnmountFlags::empty())?;
         }
@@ -135,23 +180,31 @@ impl Drop for Mounted {
 
 /// Mounts and starts the workers; nothing is mounted after an error.
 fn start(served: Arc<dyn Serve>, to: &To<'_>, is_root: bool) -> io::Result<Vec<JoinHandle<()>>> {
-    let directory = to.directory;
+    let device = mount(to, is_root)?;
+    worker::start(served, device, to.threads).inspect_err(|_| undo(to.directory, is_root))
+}
+
+/// Mounts; nothing is mounted after an error.
+fn mount(to: &To<'_>, is_root: bool) -> io::Result<OwnedFd> {
     let device = match is_root {
         true => mount_as_root(to)?,
-        false => fusermount::mount(to.source, directory)?,
+        false => fusermount::mount(to.source, to.directory)?,
     };
-    let begin = || {
+    let never_blocks = || {
         let flags = rustix::fs::fcntl_getfl(&device)?;
-        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
-        worker::start(served, device, to.threads)
+        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)
     };
-    begin().inspect_err(|_| {
-        // What fails here has said why; a mount that is left would only say that it is dead.
-        let _ = match is_root {
-            true => rustix::mount::unmount(directory, UnmountFlags::DETACH).map_err(|_| ()),
-            false => fusermount::unmount_as_user(directory, true).map_err(|_| ()),
-        };
-    })
+    never_blocks().inspect_err(|_| undo(to.directory, is_root))?;
+    Ok(device)
+}
+
+/// Takes a mount away that cannot be served. What failed has said why; one that is left would only say that it
+/// is dead.
+fn undo(directory: &Path, is_root: bool) {
+    let _ = match is_root {
+        true => rustix::mount::unmount(directory, UnmountFlags::DETACH).map_err(|_| ()),
+        false => fusermount::unmount_as_user(directory, true).map_err(|_| ()),
+    };
 }
 
 fn mount_as_root(to: &To<'_>) -> io::Result<OwnedFd> {

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +16,8 @@ use rustix::io::Errno;
 use uzram::Result;
 
 use super::BACKGROUND_MAX;
-use super::mounted::{Mounted, To};
+use super::keeper::Keeper;
+use super::mounted::{Mounted, To, Unserved};
 use super::serve::Serve;
 use super::wire::{Attributes, Entries, Limits, Message, Reply, Request};
 
@@ -100,15 +102,7 @@ impl TreeMount {
     /// # Errors
     /// [`uzram::ErrorKind::Io`] with the remedy if the system refuses. Nothing is left behind.
     pub fn new(files: Arc<dyn Files>, directory: &Path) -> Result<TreeMount> {
-        let mounted = Mounted::new(
-            Arc::new(Tree::new(files)),
-            &To {
-                source: TREE_SOURCE,
-                directory,
-                threads: THREADS,
-                is_for_all: rustix::process::geteuid().is_root(),
-            },
-        )?;
+        let mounted = Mounted::new(Arc::new(Tree::new(files)), &to(directory))?;
         let directory = directory.to_owned();
         Ok(TreeMount { directory, mounted })
     }
@@ -125,6 +119,52 @@ impl TreeMount {
     /// [`uzram::ErrorKind::Busy`] while a program uses it, [`uzram::ErrorKind::Io`].
     pub fn unmount(&mut self) -> Result<()> {
         self.mounted.unmount()
+    }
+}
+
+/// A tree that is mounted and that nobody serves yet: who looks in waits. Another process unmounts it, so that
+/// this one may give up the right to.
+#[derive(Debug)]
+pub struct UnservedTree {
+    directory: PathBuf,
+    // In this order: the keeper finds a mount that is dropped dead.
+    unserved: Unserved,
+    keeper: Keeper,
+}
+
+impl UnservedTree {
+    /// Mounts over `directory`, as [`TreeMount::new`] does. `keeper` calls [`keep`](super::keep) with the same
+    /// directory and does nothing else; it ends with the mount.
+    ///
+    /// # Errors
+    /// [`uzram::ErrorKind::Io`] with the remedy if the system refuses. Nothing is left behind.
+    pub fn new(directory: &Path, keeper: Command) -> Result<UnservedTree> {
+        Ok(UnservedTree {
+            // First, so that it has nothing of the mount.
+            keeper: Keeper::start(keeper)?,
+            unserved: Unserved::new(&to(directory))?,
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Serves `files` there.
+    ///
+    /// # Errors
+    /// [`uzram::ErrorKind::Io`] if the system gives no thread. Nothing is left behind.
+    pub fn serve(self, files: Arc<dyn Files>) -> Result<TreeMount> {
+        let served = Arc::new(Tree::new(files));
+        let mounted = self.unserved.serve(served, THREADS, self.keeper)?;
+        let directory = self.directory;
+        Ok(TreeMount { directory, mounted })
+    }
+}
+
+fn to(directory: &Path) -> To<'_> {
+    To {
+        source: TREE_SOURCE,
+        directory,
+        threads: THREADS,
+        is_for_all: rustix::process::geteuid().is_root(),
     }
 }
 

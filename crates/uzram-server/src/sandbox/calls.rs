@@ -71,6 +71,9 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
     libc::SYS_eventfd2,
     libc::SYS_futex,
     libc::SYS_gettimeofday,
@@ -106,7 +109,12 @@ const ALLOWED: &[c_long] = &[
 
 /// The older forms of calls above. Other machines never had them.
 #[cfg(target_arch = "x86_64")]
-const ALLOWED_OLD: &[c_long] = &[libc::SYS_poll, libc::SYS_time, libc::SYS_unlink];
+const ALLOWED_OLD: &[c_long] = &[
+    libc::SYS_epoll_wait,
+    libc::SYS_poll,
+    libc::SYS_time,
+    libc::SYS_unlink,
+];
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_OLD: &[c_long] = &[];
 
@@ -146,11 +154,16 @@ const IOCTL: [libc::Ioctl; 4] = [
     libc::TCGETS,
     libc::TIOCGWINSZ,
 ];
-const SOCKET_OPTIONS: [(i32, i32); 9] = [
+/// Two timeouts in the wider form, which some libraries ask for first and which libc's names leave out.
+const SO_RCVTIMEO_NEW: i32 = 66;
+const SO_SNDTIMEO_NEW: i32 = 67;
+const SOCKET_OPTIONS: [(i32, i32); 11] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::SOL_SOCKET, SO_RCVTIMEO_NEW),
+    (libc::SOL_SOCKET, SO_SNDTIMEO_NEW),
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
@@ -158,16 +171,22 @@ const SOCKET_OPTIONS: [(i32, i32); 9] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
 ];
 
-/// The filters, in the order in which they must be installed.
+/// The filters, in the order in which they must be installed. With `opens_named` a path may be opened by the rules
+/// of `openat2`, which keep it below a directory.
 ///
 /// # Errors
 /// The reason why there are none, such as a processor that the compiler does not know.
-pub(super) fn filters(others: Others) -> Result<Vec<BpfProgram>, String> {
+pub(super) fn filters(others: Others, opens_named: bool) -> Result<Vec<BpfProgram>, String> {
     let action = match others {
         Others::Refused => SeccompAction::Errno(libc::EPERM.cast_unsigned()),
         Others::Logged => SeccompAction::Log,
     };
-    let allowed = rules().map_err(|error| error.to_string())?;
+    let mut allowed = rules().map_err(|error| error.to_string())?;
+    if opens_named {
+        // Its flags are in memory: Landlock alone keeps it from content elsewhere, and nothing from telling
+        // whether a path is there.
+        allowed.insert(libc::SYS_openat2, Vec::new());
+    }
     let compiled = clone3_is_missing().and_then(|first| {
         let second = compiled(allowed, action, SeccompAction::Allow)?;
         Ok(vec![first, second])

@@ -41,6 +41,8 @@ pub(crate) struct Needs {
     pub sockets: Vec<PathBuf>,
     /// Directories of files that it reads: configuration.
     pub read: Vec<PathBuf>,
+    /// Directories of files and block devices that somebody may name later, and that it reads and writes.
+    pub files: Vec<PathBuf>,
 }
 
 /// How much a server gives up.
@@ -96,7 +98,7 @@ pub(crate) fn enter(needs: &Needs, mode: Mode) {
         Err(error) => failed.push(format!("landlock: {error}")),
     }
     // Last: the steps before make calls that it refuses.
-    match filter_calls(others) {
+    match filter_calls(others, !needs.files.is_empty()) {
         Ok(done) => kept.insert(0, done.to_owned()),
         Err(why) => failed.push(why),
     }
@@ -117,9 +119,10 @@ pub(crate) fn is_on() -> bool {
     ENTERED.get().is_some()
 }
 
-/// Lets the kernel refuse or log the system calls that serving does not make; the result in words.
-fn filter_calls(others: Others) -> Result<&'static str, String> {
-    for filter in calls::filters(others).map_err(|why| format!("seccomp: {why}"))? {
+/// Lets the kernel refuse or log the system calls that serving does not make; the result in words. With
+/// `opens_named` files are opened that somebody names.
+fn filter_calls(others: Others, opens_named: bool) -> Result<&'static str, String> {
+    for filter in calls::filters(others, opens_named).map_err(|why| format!("seccomp: {why}"))? {
         let filter = filter.iter().map(|line| libc::sock_filter {
             code: line.code,
             jt: line.jt,
@@ -158,6 +161,7 @@ fn restrict_paths(needs: &Needs) -> Result<RestrictionStatus, RulesetError> {
     let change =
         socket | AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg;
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let named = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
     let ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK_ABI))?
         // A server never calls out. It may listen at a further address: `add --listen`.
@@ -169,6 +173,7 @@ fn restrict_paths(needs: &Needs) -> Result<RestrictionStatus, RulesetError> {
         .add_rules(beneath(&needs.own, change))?
         .add_rules(beneath(&needs.sockets, socket))?
         .add_rules(beneath(&needs.read, read))?
+        .add_rules(beneath(&needs.files, named))?
         .add_rules(beneath(&system, read))?
         .restrict_self()
 }
@@ -208,14 +213,15 @@ mod tests {
     /// A sandbox belongs to a thread, so a test needs no process of its own.
     #[test]
     fn in_directories_of_others_sockets_are_all_that_is_made() {
-        let [own, sockets, read] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        for dir in [&own, &sockets, &read] {
+        let [own, sockets, read, files] = [(); 4].map(|()| tempfile::tempdir().unwrap());
+        for dir in [&own, &sockets, &read, &files] {
             fs::write(dir.path().join("file"), "content").unwrap();
         }
         let needs = Needs {
             own: vec![own.path().to_owned()],
             sockets: vec![sockets.path().to_owned()],
             read: vec![read.path().to_owned()],
+            files: vec![files.path().to_owned()],
         };
         let inside = move || {
             let status = restrict_paths(&needs).unwrap();
@@ -257,6 +263,12 @@ mod tests {
             refused(write_file(dir), "writes where it reads");
             refused(make_socket(dir), "makes a socket where it reads");
             refused(remove(dir, "file"), "removes where it reads");
+            let dir = files.path();
+            read_file(dir).unwrap();
+            write_file(dir).unwrap();
+            refused(make_file(dir), "makes a file where some are named");
+            refused(make_socket(dir), "makes a socket where files are named");
+            refused(remove(dir, "file"), "removes a file that is named");
             refused(fs::read("/etc/passwd").map(drop), "reads anything");
         };
         std::thread::spawn(inside).join().unwrap();
@@ -315,7 +327,7 @@ mod tests {
             let mut sockets = [one, other];
             if is_filtered {
                 set_no_new_privs(true).unwrap();
-                filter_calls(Others::Refused).unwrap();
+                filter_calls(Others::Refused, false).unwrap();
             }
             for call in asked {
                 let call: usize = call;

@@ -38,6 +38,11 @@ impl AllowedFiles {
             .collect::<Result<_>>()
             .map(AllowedFiles)
     }
+
+    /// The directories.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|(path, _)| path.clone()).collect()
+    }
 }
 
 impl Files for AllowedFiles {

@@ -46,10 +46,16 @@ pub(crate) fn take_over(directory: &Path) -> Result<(), Error> {
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let taken = rustix::mount::unmount(directory, UnmountFlags::DETACH);
-        taken.map_err(|error| {
-            let text = format!("--tree {}: a dead tree is there", directory.display());
-            Error::new(ErrorKind::Io, text).with_source(error)
-        })?;
+        // INVAL: its keeper was faster.
+        taken
+            .or_else(|error| match error {
+                Errno::INVAL => Ok(()),
+                other => Err(other),
+            })
+            .map_err(|error| {
+                let text = format!("--tree {}: a dead tree is there", directory.display());
+                Error::new(ErrorKind::Io, text).with_source(error)
+            })?;
     }
     Ok(())
 }

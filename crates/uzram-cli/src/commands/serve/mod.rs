@@ -5,6 +5,7 @@ mod welcome;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -68,13 +69,16 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     if let Some(metrics) = &plan.metrics {
         prepared.listen_for_metrics(metrics)?;
     }
+    if let Some(tree) = plan.tree {
+        // Looking removes what dead servers left, which hot_add could not do in a sandbox.
+        state.entries()?;
+        let keeper = keeper(&tree.directory)?;
+        prepared.mount_tree(&tree.directory, tree.template, tree.files, keeper)?;
+    }
     let config: Vec<&Path> = plan.config.as_deref().into_iter().collect();
     prepared.confine(&config, plan.sandbox);
     log::info!("sandbox: {}", sandbox::description());
-    let mut server = prepared.run(notifier)?;
-    if let Some(tree) = plan.tree {
-        server.mount_tree(&tree.directory, tree.template, tree.files)?;
-    }
+    let server = prepared.run(notifier)?;
     // The journal has the log's lines about the disks; what to type next is for people.
     if !logger::is_journal() {
         print(&welcome(&server.devices(), server.metrics(), server.tree()))?;
@@ -101,6 +105,21 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     end_at_once_if_asked_again(signals, state, attached);
     drop(server);
     Ok(())
+}
+
+/// The program that unmounts the tree at `directory`.
+fn keeper(directory: &Path) -> Result<Command> {
+    let failed = |error: std::io::Error| Failure::Failed(format!("serve: {error}"));
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.arg("keep-tree").arg(directory);
+    Ok(command)
+}
+
+/// Waits for the server that has started this process, and unmounts its tree. What asks the server to end, as
+/// Ctrl-C or the service manager, comes here too, and too early.
+pub fn keep_tree(directory: &Path) -> Result {
+    let _ignored = Signals::catch(false)?;
+    Ok(uzram_frontends::fuse::keep(directory)?)
 }
 
 /// Has another process serve, for `--fork` and `--run`.
@@ -216,7 +235,11 @@ impl Plan {
                 config: None,
                 metrics,
                 log_level: flag,
-                sandbox: mode(args, None, &devices),
+                sandbox: mode(
+                    args,
+                    None,
+                    devices.iter().chain(tree.iter().map(|t| &t.template)),
+                ),
                 devices,
                 tree,
             });
@@ -255,15 +278,15 @@ fn metrics(args: &ServeArgs, mut server: ServerConfig) -> Result<Option<Endpoint
 }
 
 /// The sandbox that the flags ask for, or else the configuration file. There is none where a disk is
-/// attached: taking a mount, a loop device or a ublk device down again needs privileges that a sandbox
-/// gives up. A tree is a mount, and makes such disks.
-fn mode(
+/// attached, or `hot_add` makes such disks: taking a mount, a loop device or a ublk device down again needs
+/// privileges that a sandbox gives up.
+fn mode<'a>(
     args: &ServeArgs,
     configured: Option<sandbox::Mode>,
-    devices: &[DeviceConfig],
+    devices: impl IntoIterator<Item = &'a DeviceConfig>,
 ) -> sandbox::Mode {
-    let mut attached = devices.iter().map(|device| device.attach);
-    if args.no_sandbox || args.tree.is_some() || !attached.all(Attach::is_socket) {
+    let mut attached = devices.into_iter().map(|device| device.attach);
+    if args.no_sandbox || !attached.all(Attach::is_socket) {
         return sandbox::Mode::Off;
     }
     match args.sandbox_log {
