@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use super::blocks::Blocks;
 use super::direct::{self, AlignedBytes};
 use super::ring::{Ring, Run};
+use super::room::Room;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::page::Unit;
@@ -120,6 +121,8 @@ fn damaged() -> Error {
 pub(crate) struct BackingFile {
     file: Arc<File>,
     unit: Unit,
+    /// The end of its last block, in bytes.
+    end: u64,
     /// The file is read in multiples of this many bytes, and written in units, past the page cache. None: through it.
     direct_multiple_bytes: Option<usize>,
     pub(super) blocks: Mutex<Blocks>,
@@ -180,6 +183,7 @@ impl BackingFile {
         Ok(BackingFile {
             file,
             unit,
+            end: blocks << unit.shift(),
             direct_multiple_bytes,
             blocks: Mutex::new(Blocks::new(blocks)),
             checksums,
@@ -230,6 +234,17 @@ impl BackingFile {
         }
     }
 
+    /// Makes room for a write that ends at `end`, where that is of use.
+    pub(super) fn make_room(&self, room: &mut Room, end: u64) {
+        if self.direct_multiple_bytes.is_some() {
+            room.make(&self.file, end, self.end);
+        }
+    }
+
+    pub(super) fn give_room_back(&self, room: &mut Room) {
+        room.give_back(&self.file);
+    }
+
     /// Writes parts of `bytes`, and returns when no error of them can come any more.
     ///
     /// # Errors
@@ -253,6 +268,11 @@ impl BackingFile {
     /// Writes directly, or without a wait for the disk.
     pub(super) fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
+    }
+
+    #[cfg(all(test, not(uzram_shuttle)))]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct_multiple_bytes.is_some()
     }
 
     /// Behaves as with a file that takes no direct writes.

@@ -7,6 +7,7 @@ use std::io;
 use super::backing_file::{BackingFile, Block};
 use super::direct::AlignedBytes;
 use super::ring::{Ring, Run};
+use super::room::Room;
 use crate::error::Result;
 use crate::memory;
 use crate::page::{PageIndex, Unit};
@@ -90,6 +91,7 @@ pub(super) struct Batches {
     /// Those that are being written.
     started: usize,
     ring: Option<Ring>,
+    room: Room,
 }
 
 impl Batches {
@@ -101,6 +103,7 @@ impl Batches {
             oldest: 0,
             started: 0,
             ring,
+            room: Room::default(),
         }
     }
 
@@ -135,6 +138,9 @@ impl Batches {
         let place = self.place_of_filling();
         let batch = &mut self.row[place];
         batch.find_runs(backing.unit());
+        for run in &batch.runs {
+            backing.make_room(&mut self.room, run.at + run.bytes.len() as u64);
+        }
         let blocks = batch.pages.iter().map(|(_, block)| block);
         backing.note_checksums(blocks, batch.bytes.bytes());
         batch.done = match backing.refused_by_a_test() {
@@ -172,9 +178,11 @@ impl Batches {
         Some(Finished { pages, done })
     }
 
-    /// Gives the memory of all but the next batch back, when none is being written or filled.
-    pub fn give_memory_back(&mut self) {
+    /// Gives the memory of all but the next batch back, and room in the file that was not used, when none is being
+    /// written or filled.
+    pub fn give_back(&mut self, backing: &BackingFile) {
         debug_assert!(self.started == 0 && self.row.iter().all(Batch::is_empty));
+        backing.give_room_back(&mut self.room);
         self.oldest = 0;
         self.row[1..].fill_with(Batch::default);
     }

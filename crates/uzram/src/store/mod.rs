@@ -22,6 +22,7 @@ mod recompress;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod recover;
 mod ring;
+mod room;
 mod side_table;
 mod slot;
 mod words;

@@ -124,7 +124,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     /// Writes what is left of a batch, and waits for all.
     fn end_pass(&self, mut pass: Pass<'_>) -> Result<u64> {
         self.flush(&mut pass);
-        pass.batches.give_memory_back();
+        pass.batches.give_back(pass.backing);
         pass.end()
     }
 

@@ -388,6 +388,37 @@ fn back(store: &Store) -> Vec<u64> {
     (0..PAGES).filter(|index| is_back(store, *index)).collect()
 }
 
+/// While a pass goes on the file may be longer.
+#[test]
+fn a_file_is_as_long_as_what_was_written() {
+    const BATCH: u64 = 8;
+    for way in WAYS {
+        let (store, file) = make(4096, "lz4", way);
+        store.set_writeback_batch_pages(BATCH as usize).unwrap();
+        let written = fill(&store);
+        let direct = store.inner.backing.as_ref().unwrap().is_direct();
+        let lengths = std::cell::RefCell::new(Vec::new());
+        let mut look = || {
+            lengths.borrow_mut().push(file.metadata().unwrap().len());
+            true
+        };
+        store.write_back_cold(ColdPages::All, &mut look).unwrap();
+        let end = (1 + PAGES) * 4096;
+        let longest = lengths.into_inner().into_iter().max().unwrap();
+        assert_eq!(longest > end, direct, "{way:?}: {longest}, room is made");
+        let found = file.metadata().unwrap();
+        assert_eq!(found.len(), end, "{way:?}");
+        assert!(
+            found.blocks() * 512 <= end + 4096,
+            "{way:?}: {}",
+            found.blocks()
+        );
+        for (index, page) in (0..).zip(&written) {
+            assert!(read(&store, index).unwrap() == *page, "{way:?} {index}");
+        }
+    }
+}
+
 #[test]
 fn only_pages_that_are_named_go() {
     type Goes = fn(u64) -> bool;
