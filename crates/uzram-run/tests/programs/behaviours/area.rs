@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::exit;
+use std::time::{Duration, Instant};
 
 use crate::pages::{PAGE, check, fill, map, page};
 
@@ -10,8 +11,8 @@ use crate::pages::{PAGE, check, fill, map, page};
 pub const MIB: usize = 256;
 /// Memory that pushes other memory out: more than the budget of all tests.
 const PRESSURE_PAGES: usize = 96 * MIB;
-/// Rounds over it until most of an area has left.
-const ROUNDS_MAX: u64 = 100;
+/// Time until most of an area has left, on a machine that does many other things.
+const TIME_MAX: Duration = Duration::from_secs(40);
 const PRESENT: u64 = 1 << 63;
 
 /// A mapping, and the version of each page. Version 0 is zeroes.
@@ -93,7 +94,8 @@ impl Area {
     /// Uses other memory until most of this has left.
     pub fn push_out(&self) {
         let mut pressure = Pressure::new();
-        for _ in 0..ROUNDS_MAX {
+        let begin = Instant::now();
+        while begin.elapsed() < TIME_MAX {
             if self.absent(0..self.pages()) > self.pages() * 2 / 3 {
                 return;
             }
