@@ -23,6 +23,7 @@ pub struct StoreBuilder {
     checksum: bool,
     ages: bool,
     spare_bytes: u64,
+    outliving: bool,
     backing_file: Option<Arc<File>>,
     uncompressed_writeback: bool,
     writeback_depth: Option<usize>,
@@ -149,6 +150,19 @@ impl StoreBuilder {
         self
     }
 
+    /// Whether the store's memory lies in files of memory, which [`Store::remains`] hands out and
+    /// [`StoreBuilder::recover`] opens after the process that made the store is gone. Only the process that has the store
+    /// uses them meanwhile. Such a store has no spare and no backing file, and takes memory in small pages, of which
+    /// [`Store::maintain`] makes huge ones. Default: no.
+    ///
+    /// [`Store::remains`]: crate::Store::remains
+    /// [`Store::maintain`]: crate::Store::maintain
+    #[must_use]
+    pub fn outliving(mut self, outliving: bool) -> StoreBuilder {
+        self.outliving = outliving;
+        self
+    }
+
     /// A regular file or a block device to which [`Store::write_back`](crate::Store::write_back) takes pages. It must be
     /// opened for reading and writing. A regular file is new, empty, or of an earlier store; of a device the first 128 KiB
     /// are zero, or it is of an earlier store. Its content is overwritten and never read; one store at a time uses it.
@@ -178,6 +192,7 @@ impl StoreBuilder {
     }
 
     pub(crate) fn parse(self) -> Result<StoreConfig> {
+        self.check_outliving()?;
         let shared_unit = self.compression.as_ref().map(|shared| shared.unit());
         let unit = self.unit.or(shared_unit).unwrap_or_default();
         let compression = match self.compression {
@@ -200,12 +215,33 @@ impl StoreBuilder {
             checksum: self.checksum,
             ages: self.ages,
             spare_bytes: self.spare_bytes,
-            backing: Backing::Private,
+            backing: match self.outliving {
+                true => Backing::Memfd,
+                false => Backing::Private,
+            },
             backing_file: self.backing_file,
             compressed_writeback: !self.uncompressed_writeback,
             writeback_depth: depth(self.writeback_depth.unwrap_or(1))?,
             secondaries: secondaries(self.secondaries, unit)?,
         })
+    }
+}
+
+impl StoreBuilder {
+    fn check_outliving(&self) -> Result<()> {
+        let (has_file, has_spare) = (self.backing_file.is_some(), self.spare_bytes > 0);
+        let text = match (self.outliving, has_file, has_spare) {
+            (true, true, _) => {
+                "a store with a backing file does not outlive its process: where pages are in the file is known to that \
+                 process alone; leave one of the two out"
+            }
+            (true, false, true) => {
+                "a store with a spare does not outlive its process: a spare is of huge pages, which files of memory lack; \
+                 leave one of the two out"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::InvalidInput, text))
     }
 }
 

@@ -58,6 +58,8 @@ mod cgroup;
 mod codec;
 mod config;
 mod cpu;
+#[cfg(all(test, not(uzram_shuttle)))]
+mod crash;
 pub mod device;
 mod error;
 pub mod file;
@@ -87,6 +89,8 @@ pub use page::{PageIndex, PageState, Unit, Zeroing};
 pub use pool::pools;
 pub use stats::Stats;
 pub use store::{BlockState, ColdPages, Recompressed, Recompression, Store};
+#[cfg(not(uzram_shuttle))]
+pub use store::{Recovery, Remains};
 
 /// Variants that the laboratory compares: stores with other slot locks and streams, pools without a store.
 /// The product never enables the feature `lab`. Nothing here is subject to semver.

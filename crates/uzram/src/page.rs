@@ -98,6 +98,8 @@ pub enum PageState {
     },
     /// In the backing file.
     WrittenBack,
+    /// Lost when the store was taken over: reading it is an error until it is written or trimmed.
+    Lost,
 }
 
 impl PageState {

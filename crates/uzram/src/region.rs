@@ -16,16 +16,16 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, MemfdFlags};
+#[cfg(not(uzram_shuttle))]
+use rustix::fs::SeekFrom;
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::headroom;
 use crate::memory;
-use crate::sync::MappedU32;
-#[cfg(any(test, not(uzram_shuttle)))]
-use crate::sync::MappedU64;
+use crate::sync::{MappedU32, MappedU64};
 use crate::system_page;
 
 /// Size of a huge page, and the granularity of a region's start address, in bytes.
@@ -40,7 +40,6 @@ pub(crate) enum Backing {
     /// Anonymous memory of this process.
     Private,
     /// An anonymous file. Another process can map it, and it outlives this process there.
-    #[cfg_attr(not(test), allow(dead_code))]
     Memfd,
 }
 
@@ -73,40 +72,67 @@ impl Region {
         let file = match backing {
             Backing::Private => None,
             Backing::Memfd => {
-                let file = rustix::fs::memfd_create("uzram", MemfdFlags::CLOEXEC)
-                    .map_err(|errno| reserve_error(length_bytes, errno))?;
-                rustix::fs::ftruncate(&file, round_up(length_bytes)? as u64)
-                    .map_err(|errno| reserve_error(length_bytes, errno))?;
-                Some(file)
+                let length_bytes = round_up(length_bytes)?;
+                let file = memfd(length_bytes as u64);
+                Some(file.map_err(|errno| reserve_error(length_bytes, errno))?)
             }
         };
         Region::map(length_bytes, file)
     }
 
-    /// Maps the memory of `file`, another region's, once more.
-    #[cfg(test)]
-    pub(crate) fn attach(file: OwnedFd) -> Result<Region> {
-        let length = rustix::fs::fstat(&file)
-            .expect("a memfd has a size")
-            .st_size as usize;
-        Region::map(length, Some(file))
+    /// Maps the memory of `file`, a region of `length_bytes` that another process may have reserved, once more. `what` names
+    /// it in errors.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] unless it is a memfd of that length which cannot shrink and can be written;
+    /// [`ErrorKind::NoMemory`] if the address space does not suffice.
+    pub(crate) fn attach(file: OwnedFd, length_bytes: usize, what: &str) -> Result<Region> {
+        memory::gate()?;
+        let refused = |why: String| {
+            let text =
+                format!("the {what} of the store to take over {why}; pass on what its maker had");
+            Error::new(ErrorKind::InvalidInput, text)
+        };
+        // Another file might be cut short by anybody at any time, and then a mere look at it would end the process.
+        let seals = rustix::fs::fcntl_get_seals(&file)
+            .map_err(|errno| refused("is no memfd".into()).with_source(errno))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(refused("can shrink".into()));
+        }
+        if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+            return Err(refused("is sealed against writing".into()));
+        }
+        let has_bytes = rustix::fs::fstat(&file)
+            .map_err(|errno| refused("has no size".into()).with_source(errno))?
+            .st_size;
+        let wanted_bytes = round_up(length_bytes)?;
+        if u64::try_from(has_bytes) != Ok(wanted_bytes as u64) {
+            let why = format!("has {has_bytes} bytes instead of {wanted_bytes}");
+            return Err(refused(why));
+        }
+        Region::map(length_bytes, Some(file))
     }
 
-    /// The first byte from `from` on of a page that the file has.
-    #[cfg(test)]
-    pub(crate) fn next_data(&self, from: usize) -> Option<usize> {
-        let file = self.file.as_ref().expect("a memfd region");
-        let offset = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(from as u64));
-        offset.ok().map(|offset| offset as usize)
+    /// The next bytes from `from` on that the file has pages for. None for private memory.
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn next_data(&self, from: usize) -> Option<Range<usize>> {
+        let file = self.file.as_ref()?;
+        let seek = |to| rustix::fs::seek(file, to).ok().map(|at| at as usize);
+        let start = seek(SeekFrom::Data(from as u64))?;
+        let end = seek(SeekFrom::Hole(start as u64))?.min(self.length_bytes);
+        (start < end).then_some(start..end)
     }
 
-    #[cfg(test)]
-    pub(crate) fn file(&self) -> OwnedFd {
-        self.file
-            .as_ref()
-            .expect("a memfd region")
-            .try_clone()
-            .expect("a spare descriptor")
+    /// Another descriptor of the memory, if it is a file's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no more descriptors may be had.
+    pub(crate) fn file(&self) -> Result<Option<OwnedFd>> {
+        let cloned = self.file.as_ref().map(OwnedFd::try_clone).transpose();
+        cloned.map_err(|error| {
+            let text = "no descriptor for a store's memory; raise the limit of open files";
+            Error::new(ErrorKind::Io, text).with_source(error)
+        })
     }
 
     fn map(length_bytes: usize, file: Option<OwnedFd>) -> Result<Region> {
@@ -199,10 +225,23 @@ impl Region {
         present.count() * page
     }
 
-    /// Whether huge pages can back this region: only private memory, because a file depends on a
+    /// Whether huge pages can back this region from the first touch on: only private memory, because a file depends on a
     /// system-wide setting.
     pub(crate) fn takes_huge_pages(&self) -> bool {
         self.file.is_none()
+    }
+
+    /// Makes one huge page of the pages of `range`, which is one of that size and resident, whatever the system-wide
+    /// setting; false if the system does not. It copies them, while others read and write them. Pages that are not
+    /// resident become so.
+    pub(crate) fn collapse(&self, range: Range<usize>) -> bool {
+        self.advise_size(&range, Advice::LinuxHugepage);
+        let (at, length) = self.span(&range);
+        // SAFETY: `span` checked the range; the advice changes no content.
+        let collapsed = unsafe { libc::madvise(at, length, libc::MADV_COLLAPSE) };
+        // What is huge by now stays so.
+        self.advise_size(&range, Advice::LinuxNoHugepage);
+        collapsed == 0
     }
 
     /// Makes the pages of `range` resident, as huge pages where possible.
@@ -256,7 +295,11 @@ impl Region {
         if let Some(file) = &self.file {
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let (_, length) = self.span(&range);
-            return rustix::fs::fallocate(file, punch, range.start as u64, length as u64).is_ok();
+            let punched =
+                rustix::fs::fallocate(file, punch, range.start as u64, length as u64).is_ok();
+            #[cfg(all(test, not(uzram_shuttle)))]
+            crate::crash::point();
+            return punched;
         }
         // The system rounds the end of an advice up to its page, and would drop what follows the range.
         let whole = system_page::whole(&range, self.system_page_bytes);
@@ -287,7 +330,6 @@ impl Region {
     }
 
     /// The whole region as words.
-    #[cfg(any(test, not(uzram_shuttle)))]
     pub(crate) fn words(&self) -> &[MappedU64] {
         // SAFETY: the memory is mapped for as long as `self`, aligned to 2 MiB, a multiple of
         // 4096 bytes long, and any bit pattern is a valid u64.
@@ -342,6 +384,16 @@ impl Drop for Region {
         let unmapped = unsafe { rustix::mm::munmap(self.mapping.as_ptr(), self.mapping_bytes) };
         debug_assert!(unmapped.is_ok());
     }
+}
+
+/// An anonymous file that keeps its length.
+fn memfd(length_bytes: u64) -> std::result::Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("uzram", flags)?;
+    rustix::fs::ftruncate(&file, length_bytes)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file)
 }
 
 fn round_up(length_bytes: usize) -> Result<usize> {
@@ -401,7 +453,7 @@ mod tests {
     fn a_memfd_region_is_the_same_memory_when_attached_again() {
         let region = Region::reserve(8192, Backing::Memfd).unwrap();
         region.words()[3].store(9, Ordering::Relaxed);
-        let again = Region::attach(region.file()).unwrap();
+        let again = Region::attach(region.file().unwrap().unwrap(), 8192, "memory").unwrap();
         drop(region);
         assert_eq!(again.words()[3].load(Ordering::Relaxed), 9);
     }

@@ -62,6 +62,8 @@ pub struct Stats {
     pub recompressed_pages: u64,
     /// Pages in memory that recompression did not make smaller.
     pub incompressible_pages: u64,
+    /// Pages whose record was damaged when the store was taken over, and that were not written or trimmed since.
+    pub lost_pages: u64,
 }
 
 /// The store's own counters. Deltas wrap, because a CPU may free what another one stored.
@@ -86,9 +88,10 @@ pub(crate) enum Counter {
     BdFailedWrites,
     RecompressedPages,
     IncompressiblePages,
+    LostPages,
 }
 
-const COUNTERS: usize = Counter::IncompressiblePages as usize + 1;
+const COUNTERS: usize = Counter::LostPages as usize + 1;
 
 #[derive(Debug)]
 pub(crate) struct Counters {

@@ -22,7 +22,6 @@ pub(crate) use self::mapped::MappedU32;
 pub(crate) use self::mapped::{interpose, interpose_now};
 #[cfg(not(uzram_shuttle))]
 pub(crate) use std::sync::atomic::AtomicU32 as MappedU32;
-#[cfg(any(test, not(uzram_shuttle)))]
 pub(crate) use std::sync::atomic::AtomicU64 as MappedU64;
 
 /// A mutex whose guard survives a panic elsewhere.

@@ -51,6 +51,7 @@ const CRATES: &[(&str, &[&str])] = &[
 const GROUND: &[&str] = &[
     "cgroup",
     "cpu",
+    "crash",
     "error",
     "file",
     "headroom",

@@ -99,6 +99,19 @@ impl Parameters {
         }
     }
 
+    /// The dictionary's length in bytes and its FNV-1a hash, once loaded; zeroes without one.
+    pub(crate) fn dictionary_mark(&self) -> (u64, u64) {
+        const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+        const PRIME: u64 = 0x0000_0100_0000_01b3;
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
+        match &self.dictionary {
+            Some(Dictionary::Loaded(bytes, _)) => {
+                (bytes.len() as u64, bytes.iter().fold(OFFSET, step))
+            }
+            Some(Dictionary::File(_)) | None => (0, 0),
+        }
+    }
+
     /// Refuses a dictionary for a codec without them, with the reason.
     pub(super) fn no_dictionary(&self, codec: &str, why: &str) -> Result<()> {
         match &self.dictionary {

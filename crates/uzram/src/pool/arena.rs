@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use super::bits::Bits;
 use super::span::{Mode, SPAN_PAGES, Span};
-use super::{GRANULE_BITS, GRANULE_BYTES, Handle, PoolConfig};
+use super::{Handle, PoolConfig};
 use crate::cpu;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
@@ -53,22 +53,12 @@ const SMALL_PAGES_A_GROWTH: usize = if cfg!(uzram_shuttle) { 1 } else { 16 };
 /// One spare span for this many used ones, within the bounds.
 const USED_SPANS_A_SPARE: usize = 32;
 
-/// Address space for a device, as a multiple of its size: objects of mixed sizes leave gaps until
-/// the store is compacted.
-const RESERVE_FACTOR: u64 = 4;
-const RESERVE_MIN_BYTES: u64 = 64 << 20;
-
 /// Reserves address space for an arena.
 ///
 /// # Errors
 /// [`ErrorKind::NoMemory`] where the address space is too small.
 pub(crate) fn reserve(config: &PoolConfig) -> Result<Region> {
-    let bytes = config
-        .disksize_bytes
-        .saturating_mul(RESERVE_FACTOR)
-        .clamp(RESERVE_MIN_BYTES, (GRANULE_BYTES as u64) << GRANULE_BITS)
-        .next_multiple_of(HUGE_PAGE_BYTES as u64);
-    Region::reserve(usize::try_from(bytes).unwrap_or(usize::MAX), config.backing)
+    Region::reserve(config.arena_bytes(), config.backing)
 }
 
 /// Hands out runs of 1 to [`RUN_PAGES_MAX`] pages, named by their first page's index.
@@ -76,6 +66,8 @@ pub(crate) fn reserve(config: &PoolConfig) -> Result<Region> {
 pub(crate) struct Arena {
     region: Region,
     huge: bool,
+    /// Whether full spans are made huge afterwards.
+    collapses: bool,
     runs: Runs,
     /// Set while more is used than a new limit allows. Written under the state's lock.
     over_limit: AtomicBool,
@@ -119,10 +111,11 @@ enum Step {
 
 impl Arena {
     pub(crate) fn new(config: &PoolConfig, region: Region, runs: Runs) -> Arena {
-        let huge = region.takes_huge_pages() && config.disksize_bytes >= HUGE_FROM_BYTES;
+        let is_large = config.disksize_bytes >= HUGE_FROM_BYTES;
         let arena = Arena {
             runs,
-            huge,
+            huge: is_large && region.takes_huge_pages(),
+            collapses: is_large && !region.takes_huge_pages(),
             region,
             over_limit: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -236,8 +229,12 @@ impl Arena {
         }
     }
 
-    /// Moves the spare one span towards its size, up or down. True if more is left to do.
+    /// Moves the spare one span towards its size, up or down, or makes a huge page of a file's small ones. True if more is
+    /// left to do.
     pub(crate) fn maintain(&self) -> bool {
+        if self.collapses {
+            return self.collapse_one();
+        }
         let mut state = self.state.lock();
         let wanted = state.spare_spans();
         if state.free_spans > wanted {
@@ -350,6 +347,8 @@ impl Arena {
         // SAFETY: the range was checked against the region; the handle is the only one to these
         // bytes and borrowed mutably, and `bytes` cannot overlap memory that only it covers.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) }
+        #[cfg(all(test, not(uzram_shuttle)))]
+        crate::crash::point();
     }
 
     fn bytes_of(&self, pages: Range<usize>) -> Range<usize> {
@@ -484,6 +483,7 @@ impl Arena {
             let span = &mut state.spans[index];
             span.populated.clear(start, length);
             span.used.clear(start, length);
+            span.collapsed = false;
             state.resident_pages -= length;
         }
         state.unclaim_if_empty(index);
@@ -596,6 +596,8 @@ fn limit_reached() -> Error {
 
 #[path = "arena_adopt.rs"]
 mod adopt;
+#[path = "arena_collapse.rs"]
+mod collapse;
 #[cfg(test)]
 #[path = "arena_tests.rs"]
 mod tests;

@@ -1,19 +1,29 @@
 //! Taking over the runs of a dead process's arena, whose state is rebuilt from the slot words.
 
+#[cfg(not(uzram_shuttle))]
+use std::os::fd::OwnedFd;
+
 use super::{Arena, Bits, Mode, SPAN_PAGES, Span};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
 impl Arena {
+    /// As [`Region::file`](crate::region::Region::file).
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn file(&self) -> Result<Option<OwnedFd>> {
+        self.region.file()
+    }
+
     /// Marks a run of a predecessor as taken.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is outside the arena, crosses a span, or is taken.
+    /// [`ErrorKind::OutOfRange`] if it is outside the arena or crosses a span, [`ErrorKind::Corrupt`] if it is taken,
+    /// [`ErrorKind::NoMemory`].
     pub(crate) fn adopt(&self, first: usize, length: usize) -> Result<()> {
         let (index, start) = (first / SPAN_PAGES, first % SPAN_PAGES);
         if first + length > self.pages() || start + length > SPAN_PAGES {
             return Err(Error::new(
-                ErrorKind::Corrupt,
+                ErrorKind::OutOfRange,
                 "a block lies outside its arena",
             ));
         }

@@ -45,7 +45,8 @@ pub(crate) trait Pool: Send + Sync {
     /// the slot table. Nothing may be inserted until all are taken over.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if no object can lie there or another one does.
+    /// [`ErrorKind::OutOfRange`] if no object can lie there, [`ErrorKind::Corrupt`] if another one does: nothing has changed
+    /// then. [`ErrorKind::NoMemory`]: it can be tried again.
     fn adopt(&self, arena: &Arena, handle: &Handle) -> Result<()>;
 
     /// The pages that an object of `size_bytes` takes where no block has room for it.
@@ -83,7 +84,7 @@ pub(crate) trait Pool: Send + Sync {
 }
 
 pub(super) fn lies_nowhere() -> Error {
-    Error::new(ErrorKind::Corrupt, "an object lies where none can be")
+    Error::new(ErrorKind::OutOfRange, "an object lies where none can be")
 }
 
 pub(super) fn lies_on_another() -> Error {

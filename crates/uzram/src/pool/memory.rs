@@ -1,6 +1,8 @@
 //! A pool and the arena in which it places objects. The store sees nothing else of either.
 
 use std::ops::Range;
+#[cfg(not(uzram_shuttle))]
+use std::os::fd::OwnedFd;
 
 use super::arena::{Arena, Parts};
 use super::handle::Handle;
@@ -125,20 +127,20 @@ impl<P: Pool + ?Sized> PoolMemory<P> {
     /// inserted before [`PoolMemory::adopted`].
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if no object can lie there or another one does.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "nothing takes a store over yet")
-    )]
+    /// As [`Pool::adopt`].
+    #[cfg_attr(uzram_shuttle, allow(dead_code))]
     pub(crate) fn adopt(&self, handle: &Handle) -> Result<()> {
         self.pool.adopt(&self.arena, handle)
     }
 
+    /// As [`Region::file`](crate::region::Region::file).
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn file(&self) -> Result<Option<OwnedFd>> {
+        self.arena.file()
+    }
+
     /// Ends the rebuilding: memory that no adopted object needs goes back to the system.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "nothing takes a store over yet")
-    )]
+    #[cfg_attr(uzram_shuttle, allow(dead_code))]
     pub(crate) fn adopted(&self) {
         self.arena.adopted();
     }

@@ -29,6 +29,8 @@ pub(super) struct Span {
     pub used: Bits,
     /// Pages of ours in one page of the system come and go together.
     pub populated: Bits,
+    /// One huge page was made of its pages, or tried, since any of them went back.
+    pub collapsed: bool,
 }
 
 impl Span {
@@ -37,6 +39,7 @@ impl Span {
         longest: 0,
         used: Bits::EMPTY,
         populated: Bits::EMPTY,
+        collapsed: false,
     };
 
     pub(super) fn free(&self) -> Bits {
@@ -78,6 +81,11 @@ impl Span {
     pub(super) fn hold_free(&mut self, grain: usize) -> Bits {
         self.mode = Mode::Small;
         self.hold(0..SPAN_PAGES, grain)
+    }
+
+    /// Whether its pages may be copied into a huge one, which then takes no more memory than they do.
+    pub(super) fn may_collapse(&self) -> bool {
+        self.mode == Mode::Small && !self.collapsed && self.populated.count() == SPAN_PAGES
     }
 
     /// Whether giving back the free pages gains more than small pages cost.

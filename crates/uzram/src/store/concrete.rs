@@ -5,19 +5,17 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+#[cfg(not(uzram_shuttle))]
+use super::body::Body;
 use super::lock::SleepingBit;
-#[cfg(all(test, not(uzram_shuttle)))]
-use super::slot::SlotTable;
 use super::{BlockState, ColdPages, Recompressed, Recompression, StoreWith};
 use crate::codec::streams::SharedStreams;
 use crate::codec::{Compression, Parameters};
 use crate::config::{StoreBuilder, StoreConfig};
 use crate::error::Result;
 use crate::page::{PageIndex, PageState, Unit, Zeroing};
-#[cfg(all(test, not(uzram_shuttle)))]
+#[cfg(not(uzram_shuttle))]
 use crate::pool::PoolConfig;
-#[cfg(all(test, not(uzram_shuttle)))]
-use crate::region::Region;
 use crate::stats::Stats;
 use crate::sync::Arc;
 
@@ -57,15 +55,14 @@ impl Store {
     }
 
     /// A store of what a dead process left.
-    #[cfg(all(test, not(uzram_shuttle)))]
+    #[cfg(not(uzram_shuttle))]
     pub(super) fn over(
         config: StoreConfig,
         pool_config: &PoolConfig,
-        table: SlotTable<SleepingBit>,
-        arena: Region,
+        body: Body<SleepingBit>,
     ) -> Result<Store> {
         let streams = SharedStreams(Arc::clone(&config.compression));
-        let inner = StoreWith::over(config, streams, pool_config, table, arena)?;
+        let inner = StoreWith::over(config, streams, pool_config, body)?;
         Ok(Store { inner })
     }
 

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 
 use super::fault_tests::{compressible, noise};
-use super::recover_tests::{config, make, with_pool};
+use super::recover_tests::{config, make, recover, with_pool};
 use super::*;
 use crate::page::Unit;
 use crate::region::Region;
@@ -44,7 +44,7 @@ fn each_kind(mut test: impl FnMut(&Store, &Region)) {
         for (unit, checksum) in [(4096, true), (4096, false), (16384, true)] {
             let config = config(16, Unit::new(unit).unwrap(), algorithm, checksum);
             let (store, files) = make(config);
-            test(&store, &files.remains().arena);
+            test(&store, &files.arena());
         }
     }
 }
@@ -127,8 +127,8 @@ fn word() -> impl Strategy<Value = u64> {
 fn the_place_of_what_is_read_next_may_be_anywhere() {
     let (store, files) = make(config(16, Unit::DEFAULT, "lz4", false));
     store.write(PageIndex(0), &compressible(0, 4096)).unwrap();
-    let remains = files.remains();
-    let word = &remains.words.words()[1];
+    let table = files.table();
+    let word = &table.words()[1];
     for kind in 0..8 {
         for payload in [0, 1, 1 << 20, u64::MAX] {
             word.store(payload << 10 | kind << 2, Ordering::Relaxed);
@@ -145,7 +145,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 250 } else { 4000 }))]
 
     #[test]
-    fn hostile_words_are_refused_or_are_pages(
+    fn hostile_words_are_lost_or_are_pages(
         words in prop::collection::vec(word(), 1..16),
         bytes in prop::collection::vec(any::<u64>(), 0..64),
         pool in prop::sample::select(crate::pools()),
@@ -154,25 +154,22 @@ proptest! {
         let make_config = || with_pool(pool, config(16, Unit::DEFAULT, "lz4", checksum));
         let (store, files) = make(make_config());
         drop(store);
-        let remains = files.remains();
-        for (cell, word) in remains.words.words().iter().zip(&words) {
+        for (cell, word) in files.table().words().iter().zip(&words) {
             cell.store(*word, Ordering::Relaxed);
         }
-        for (cell, word) in remains.arena.words().iter().zip(&bytes) {
+        for (cell, word) in files.arena().words().iter().zip(&bytes) {
             cell.store(*word, Ordering::Relaxed);
         }
-        match Store::recover(make_config(), remains) {
-            Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Corrupt),
-            Ok(store) => {
-                for index in 0..16 {
-                    let _ = read(&store, index);
-                    store.write(PageIndex(index), &compressible(index, 4096)).unwrap();
-                    prop_assert!(read(&store, index) == Some(compressible(index, 4096)));
-                }
-                (0..16).for_each(|index| store.trim(PageIndex(index)).unwrap());
-                prop_assert_eq!(store.stats().mem_used_total_bytes, 0);
-                prop_assert_eq!(store.stats().orig_data_size_bytes, 0);
-            }
+        let (store, recovery) = recover(make_config(), files.remains());
+        prop_assert_eq!(store.stats().lost_pages, recovery.lost_pages);
+        for index in 0..16 {
+            let _ = read(&store, index);
+            store.write(PageIndex(index), &compressible(index, 4096)).unwrap();
+            prop_assert!(read(&store, index) == Some(compressible(index, 4096)));
         }
+        (0..16).for_each(|index| store.trim(PageIndex(index)).unwrap());
+        let stats = store.stats();
+        prop_assert_eq!(stats.mem_used_total_bytes, 0);
+        prop_assert_eq!((stats.orig_data_size_bytes, stats.lost_pages), (0, 0));
     }
 }

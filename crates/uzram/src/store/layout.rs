@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bits 0-1    the lock's
-//! bits 2-4    kind: empty, same-filled, raw, packed, written-back (shared is reserved)
+//! bits 2-4    kind: empty, same-filled, raw, packed, written-back, lost (shared is reserved)
 //! bits 5-7    flags: idle, mark, incompressible
 //! bits 8-9    the priority of the codec that packed the object: 0 for the store's own
 //! bits 10-25  size in bytes, less one
@@ -41,6 +41,7 @@ pub(super) const KIND_SAME: u64 = 1;
 pub(super) const KIND_RAW: u64 = 2;
 pub(super) const KIND_PACKED: u64 = 3;
 pub(super) const KIND_BACK: u64 = 5;
+pub(super) const KIND_LOST: u64 = 6;
 
 const IDLE: u64 = 1 << FLAGS_SHIFT;
 const MARK: u64 = 1 << (FLAGS_SHIFT + 1);
@@ -60,10 +61,31 @@ pub(super) fn size_bytes(word: u64) -> u32 {
     u32::from((word >> SIZE_SHIFT) as u16) + 1
 }
 
+/// Whether a store could have made this word: of a kind that there is, without bits that its kind has not, and its object no
+/// larger than a page.
+#[cfg(not(uzram_shuttle))]
+pub(super) fn is_sound(word: u64, unit_bytes: usize) -> bool {
+    let rest = word & !(LOCK_BITS | ((1 << KIND_BITS) - 1) << KIND_SHIFT);
+    let without_flags = rest & !FLAGS;
+    match kind(word) {
+        KIND_EMPTY | KIND_LOST => rest == 0,
+        KIND_SAME => rest >> PAYLOAD_SHIFT <= u32::MAX.into() && rest << (64 - PAYLOAD_SHIFT) == 0,
+        KIND_RAW => size_bytes(without_flags) as usize == unit_bytes,
+        KIND_PACKED => (size_bytes(without_flags) as usize) < unit_bytes,
+        _ => false,
+    }
+}
+
 /// A word after a read: its page is no longer idle.
 #[inline]
 pub(super) fn without_idle(word: u64) -> u64 {
     word & !IDLE
+}
+
+/// A word without the mark of a pass.
+#[cfg(not(uzram_shuttle))]
+pub(super) fn without_mark(word: u64) -> u64 {
+    word & !MARK
 }
 
 /// Facts in a word about an object, beside its kind, size and place. A publish of other content clears them.
@@ -147,6 +169,7 @@ impl Seen {
                 size_bytes: size_bytes(self.0),
             },
             KIND_BACK => PageState::WrittenBack,
+            KIND_LOST => PageState::Lost,
             _ => PageState::Hole,
         }
     }

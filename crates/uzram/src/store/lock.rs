@@ -160,6 +160,8 @@ unsafe impl SlotLock for SleepingBit {
     #[inline]
     fn unlock(&self, slot: Slot<'_>, word: u64) {
         let before = slot.word.swap(word, Ordering::Release);
+        #[cfg(all(test, not(uzram_shuttle)))]
+        crate::crash::point();
         if before & WAITERS != 0 {
             self.wake(slot.index);
         }
@@ -203,6 +205,10 @@ impl SleepingBit {
 
 #[inline]
 fn try_set(word: &Word, from: u64, to: u64) -> bool {
-    word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed)
-        .is_ok()
+    let is_set = word
+        .compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed)
+        .is_ok();
+    #[cfg(all(test, not(uzram_shuttle)))]
+    crate::crash::point();
+    is_set
 }

@@ -7,6 +7,7 @@ mod ages;
 mod backing_file;
 mod batches;
 mod blocks;
+mod body;
 mod budget;
 mod build;
 mod cold;
@@ -19,12 +20,13 @@ mod layout;
 pub(crate) mod lock;
 mod read;
 mod recompress;
-#[cfg(all(test, not(uzram_shuttle)))]
+#[cfg(not(uzram_shuttle))]
 mod recover;
 mod ring;
 mod room;
 mod side_table;
 mod slot;
+mod superblock;
 mod words;
 mod write;
 mod writeback;
@@ -39,13 +41,15 @@ use crate::config::{Secondaries, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::{PageIndex, PageState, Unit, Zeroing};
 use crate::pool::{self, Parts, PoolConfig, PoolMemory};
-use crate::region::Region;
 use crate::stats::{Counter, Counters, Stats};
 use crate::sync::{Arc, AtomicBool, AtomicU64, MappedU32, Mutex, Ordering};
 
 use self::ages::Ages;
 use self::backing_file::BackingFile;
 use self::batches::Batches;
+use self::body::Body;
+#[cfg(not(uzram_shuttle))]
+pub use self::body::Remains;
 use self::budget::Budget;
 pub use self::cold::ColdPages;
 use self::compactor::Compactor;
@@ -54,8 +58,11 @@ pub use self::idle::BlockState;
 use self::layout::Flags;
 use self::lock::SlotLock;
 pub use self::recompress::{Recompressed, Recompression};
+#[cfg(not(uzram_shuttle))]
+pub use self::recover::Recovery;
 use self::side_table::SideTable;
 use self::slot::{Entry, Locked, SlotGuard, SlotTable};
+use self::superblock::Superblock;
 
 /// A store with any slot lock, and any way to share streams: what [`Store`] is made of, and what the laboratory
 /// compares.
@@ -67,6 +74,8 @@ pub struct StoreWith<L, S> {
     secondaries: Secondaries,
     streams: S,
     table: SlotTable<L>,
+    /// If the store outlives its process.
+    superblock: Option<Superblock>,
     pool: Box<PoolMemory>,
     counters: Counters,
     /// The pool's: objects from this size on are kept raw.
@@ -96,10 +105,9 @@ pub struct StoreWith<L, S> {
 impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     pub(crate) fn new(config: StoreConfig, streams: S) -> Result<StoreWith<L, S>> {
         let pool_config = config.pool_config();
-        let arena = pool::reserve(&pool_config)?;
-        let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing)?;
+        let body = Body::reserve(&config, &pool_config)?;
         let spare_bytes = config.spare_bytes;
-        let mut store = StoreWith::over(config, streams, &pool_config, table, arena)?;
+        let mut store = StoreWith::over(config, streams, &pool_config, body)?;
         if spare_bytes > 0 {
             store.make_ready(spare_bytes)?;
         }
@@ -125,14 +133,10 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         config: StoreConfig,
         streams: S,
         pool_config: &PoolConfig,
-        table: SlotTable<L>,
-        arena: Region,
+        body: Body<L>,
     ) -> Result<StoreWith<L, S>> {
-        let side_table = || SideTable::reserve(table.len(), config.backing);
-        let checksums = config.checksum.then(side_table).transpose()?;
-        let ages = config.ages.then(side_table).transpose()?;
-        let pool = pool::make(config.pool, pool_config, arena)?;
-        let open = |file| BackingFile::open(file, config.unit, table.len());
+        let pool = pool::make(config.pool, pool_config, body.arena)?;
+        let open = |file| BackingFile::open(file, config.unit, body.table.len());
         let backing = config.backing_file.map(open).transpose()?;
         let depth = config.writeback_depth;
         let ring = backing.as_ref().and_then(|file| file.ring(depth));
@@ -144,15 +148,16 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             streams,
             huge_bytes: pool.huge_bytes(),
             pool,
-            table,
+            table: body.table,
+            superblock: body.superblock,
             counters: Counters::new()?,
             mem_limit_bytes: AtomicU64::new(config.mem_limit_bytes),
             limiting: Mutex::default(),
             growing: Mutex::default(),
             starving: AtomicBool::new(false),
             compactor: Mutex::default(),
-            checksums,
-            ages: ages.map(Ages::new),
+            checksums: body.checksums,
+            ages: body.ages.map(Ages::new),
             has_spare: false,
             backing,
             compresses_back: config.compressed_writeback,
@@ -202,6 +207,9 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         let _limiting = self.limiting.lock();
         self.mem_limit_bytes.store(limit_bytes, Ordering::Relaxed);
         self.pool.set_limit(limit_bytes);
+        if let Some(superblock) = &self.superblock {
+            superblock.set_mem_limit(limit_bytes);
+        }
     }
 
     /// As [`Store::reset_mem_used_max`](crate::Store::reset_mem_used_max).
@@ -341,6 +349,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             bd_failed_writes: count(Counter::BdFailedWrites),
             recompressed_pages: count(Counter::RecompressedPages),
             incompressible_pages: count(Counter::IncompressiblePages),
+            lost_pages: count(Counter::LostPages),
         }
     }
 
@@ -385,6 +394,8 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     fn put(&self, guard: SlotGuard<'_, L>, entry: Entry, checksum: u32, flags: Flags) {
         if let Some(cell) = self.checksum_cell(guard.index()) {
             cell.store(checksum, Ordering::Relaxed);
+            #[cfg(all(test, not(uzram_shuttle)))]
+            crate::crash::point();
         }
         self.counters.add_all(counted(guard.entry(), &entry));
         self.count_flags(guard.flags(), flags);
@@ -400,7 +411,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
                     backing.give(block);
                 }
             }
-            Entry::Empty | Entry::Same(_) => {}
+            Entry::Empty | Entry::Same(_) | Entry::Lost => {}
         }
     }
 
@@ -476,13 +487,14 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> fmt::Debug for StoreWith<L, S> {
 }
 
 /// The changes of the counters when an entry replaces another one: mostly in the size alone.
-fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 5] {
+fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 6] {
     let amounts = |entry: &Entry| match entry {
-        Entry::Empty => [0; 5],
-        Entry::Same(_) => [1, 1, 0, 0, 0],
-        Entry::Raw(handle) => [1, 0, 1, handle.size_bytes() as u64, 0],
-        Entry::Packed(handle) => [1, 0, 0, handle.size_bytes() as u64, 0],
-        Entry::Back(_) => [1, 0, 0, 0, 1],
+        Entry::Empty => [0; 6],
+        Entry::Same(_) => [1, 1, 0, 0, 0, 0],
+        Entry::Raw(handle) => [1, 0, 1, handle.size_bytes() as u64, 0, 0],
+        Entry::Packed(handle) => [1, 0, 0, handle.size_bytes() as u64, 0, 0],
+        Entry::Back(_) => [1, 0, 0, 0, 1, 0],
+        Entry::Lost => [0, 0, 0, 0, 0, 1],
     };
     let (old, new) = (amounts(old), amounts(new));
     let change = |counter, at: usize| (counter, new[at].wrapping_sub(old[at]));
@@ -492,6 +504,7 @@ fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 5] {
         change(Counter::HugePages, 2),
         change(Counter::ComprDataBytes, 3),
         change(Counter::BdCount, 4),
+        change(Counter::LostPages, 5),
     ]
 }
 

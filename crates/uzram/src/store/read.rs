@@ -115,6 +115,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
                 let pinned = self.pin_back(slot, block);
                 pinned.and_then(|pinned| self.load_back(&pinned, page))
             }
+            Entry::Lost => Err(lost()),
         };
         // What a failed decoding left behind may be parts of other pages.
         loaded.inspect_err(|_| page.fill(0))
@@ -159,6 +160,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         match slot.entry() {
             Entry::Empty => part.fill(0),
             Entry::Same(word) => page::fill(part, start, *word),
+            Entry::Lost => return Err(lost()),
             Entry::Raw(_) | Entry::Packed(_) => {
                 let mut page = self.compression.lease_page()?;
                 self.load(&slot, &mut page)?;
@@ -195,6 +197,13 @@ impl PinnedPage<'_> {
     pub fn is_of(&self, slot: &Locked) -> bool {
         matches!(slot.entry(), Entry::Back(block) if self.object.is_of(block))
     }
+}
+
+fn lost() -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        "a page was lost when its store was taken over; write it again to repair it",
+    )
 }
 
 pub(super) fn corrupt() -> Error {

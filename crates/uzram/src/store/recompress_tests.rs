@@ -487,7 +487,7 @@ fn a_rebuilt_store_knows_each_pages_codec() {
         .map(|n| before.block_state_from(n).unwrap())
         .collect();
     drop(before);
-    let store = Store::recover(make_config(), files.remains()).unwrap();
+    let (store, _) = Store::recover(make_config(), files.remains()).unwrap();
     assert_eq!(store.stats().recompressed_pages, stats.recompressed_pages);
     assert_eq!(
         store.stats().incompressible_pages,

@@ -9,26 +9,74 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::fault_tests::{compressible, noise};
-use super::recover::Remains;
 use super::slot::CHUNK_SLOTS;
 use super::*;
+use crate::codec::Compression;
 use crate::pool::Room;
-use crate::region::Backing;
+use crate::region::{Backing, Region};
 
-/// The descriptors of a store's memory.
-pub(super) struct Files {
-    words: OwnedFd,
-    arena: OwnedFd,
-}
+/// A store's memory, beside the store.
+pub(super) struct Files(Remains);
 
 impl Files {
+    pub(super) fn of(store: &Store) -> Files {
+        Files(store.remains().unwrap().unwrap())
+    }
+
+    /// All of it, for a successor.
     pub(super) fn remains(&self) -> Remains {
-        let attach = |file: &OwnedFd| Region::attach(file.try_clone().unwrap()).unwrap();
+        self.each(|file| file.try_clone().unwrap())
+    }
+
+    /// All of it as it is now: what a successor would find if the process died at this moment.
+    pub(super) fn copied(&self) -> Remains {
+        self.each(copy)
+    }
+
+    pub(super) fn table(&self) -> Region {
+        map(&self.0.table)
+    }
+
+    pub(super) fn arena(&self) -> Region {
+        map(&self.0.arena)
+    }
+
+    fn each(&self, make: impl Fn(&OwnedFd) -> OwnedFd) -> Remains {
         Remains {
-            words: attach(&self.words),
-            arena: attach(&self.arena),
+            superblock: make(&self.0.superblock),
+            table: make(&self.0.table),
+            arena: make(&self.0.arena),
+            checksums: self.0.checksums.as_ref().map(&make),
+            ages: self.0.ages.as_ref().map(&make),
         }
     }
+}
+
+fn size_bytes(file: &OwnedFd) -> usize {
+    rustix::fs::fstat(file).unwrap().st_size as usize
+}
+
+/// Bytes of memory that a file takes.
+fn held_bytes(file: &OwnedFd) -> u64 {
+    rustix::fs::fstat(file).unwrap().st_blocks as u64 * 512
+}
+
+pub(super) fn map(file: &OwnedFd) -> Region {
+    Region::attach(file.try_clone().unwrap(), size_bytes(file), "file").unwrap()
+}
+
+fn copy(file: &OwnedFd) -> OwnedFd {
+    let from = map(file);
+    let to = Region::reserve(size_bytes(file), Backing::Memfd).unwrap();
+    let mut next = 0;
+    while let Some(data) = from.next_data(next) {
+        let words = data.start / 8..data.end / 8;
+        for (to, from) in to.words()[words.clone()].iter().zip(&from.words()[words]) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        next = data.end;
+    }
+    to.file().unwrap().unwrap()
 }
 
 pub(super) fn config(pages: u64, unit: Unit, algorithm: &str, checksum: bool) -> StoreConfig {
@@ -51,27 +99,24 @@ pub(super) fn with_pool(pool: &str, mut config: StoreConfig) -> StoreConfig {
 
 /// A store in memory that outlives it.
 pub(super) fn make(config: StoreConfig) -> (Store, Files) {
-    let pool_config = config.pool_config();
-    let arena = pool::reserve(&pool_config).unwrap();
-    let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing).unwrap();
-    let files = Files {
-        words: table.words().region().file(),
-        arena: arena.file(),
-    };
-    (
-        Store::over(config, &pool_config, table, arena).unwrap(),
-        files,
-    )
+    let store = Store::new(config).unwrap();
+    let files = Files::of(&store);
+    (store, files)
 }
 
-fn read(store: &Store, index: u64) -> Vec<u8> {
+/// The store that a process would open with these remains.
+pub(super) fn recover(config: StoreConfig, remains: Remains) -> (Store, Recovery) {
+    Store::recover(config, remains).unwrap()
+}
+
+pub(super) fn read(store: &Store, index: u64) -> Vec<u8> {
     let mut page = vec![0xee; store.unit().bytes()];
     store.read(PageIndex(index), &mut page).unwrap();
     page
 }
 
 /// The content of a store, without its history.
-fn held(stats: &Stats) -> [u64; 5] {
+pub(super) fn held(stats: &Stats) -> [u64; 5] {
     [
         stats.orig_data_size_bytes,
         stats.compr_data_size_bytes,
@@ -108,7 +153,8 @@ fn a_rebuilt_store_is_the_same_store() {
             (0..300)
                 .step_by(3)
                 .for_each(|index| before.trim(PageIndex(index)).unwrap());
-            let after = Store::recover(config(), files.remains()).unwrap();
+            let (after, recovery) = recover(config(), files.copied());
+            assert_eq!((recovery.generation, recovery.lost_pages), (2, 0));
             assert_eq!(
                 held(&after.stats()),
                 held(&before.stats()),
@@ -129,7 +175,7 @@ fn a_rebuilt_store_is_the_same_store() {
 }
 
 /// Overwrites and frees all: nothing may be in the way, and nothing may be left.
-fn use_up(store: &Store) {
+pub(super) fn use_up(store: &Store) {
     let unit = store.unit().bytes();
     let pages = store.size_bytes() / unit as u64;
     for index in 0..pages {
@@ -169,38 +215,52 @@ fn locks_of_the_dead_are_broken_and_unpublished_objects_dropped() {
             }),
     );
     assert!(before.stats().mem_used_total_bytes > held_before[2]);
-    let after = Store::recover(config(), files.remains()).unwrap();
+    let (after, _) = recover(config(), files.copied());
     assert_eq!(held(&after.stats()), held_before);
     assert!(read(&after, 0) == noise(1, 4096));
     use_up(&after);
 }
 
-const PAGES: u64 = 512;
 const THREADS: u64 = 3;
-/// In each pool.
-const KILLS: u64 = 15;
 const CHILD: &str = "UZRAM_TEST_WRITER";
+
+/// A store whose writers are killed.
+#[derive(Clone, Copy)]
+struct Victim {
+    pool: &'static str,
+    pages: u64,
+    checksum: bool,
+    kills: u64,
+}
 
 /// For each page the last operation that was begun and the last that was acknowledged; then one
 /// word: running.
-struct Log(Region);
+struct Log {
+    words: Region,
+    pages: u64,
+}
 
 impl Log {
     fn begun(&self, page: u64) -> &crate::sync::MappedU64 {
-        &self.0.words()[page as usize * 2]
+        &self.words.words()[page as usize * 2]
     }
 
     fn acknowledged(&self, page: u64) -> &crate::sync::MappedU64 {
-        &self.0.words()[page as usize * 2 + 1]
+        &self.words.words()[page as usize * 2 + 1]
     }
 
     fn running(&self) -> &crate::sync::MappedU64 {
-        &self.0.words()[PAGES as usize * 2]
+        &self.words.words()[self.pages as usize * 2]
     }
 }
 
-fn writer_config(pool: &str) -> StoreConfig {
-    with_pool(pool, config(PAGES, Unit::DEFAULT, "lz4", false))
+impl Victim {
+    /// With few places for the pages of those that are packed again, so that passes find some.
+    fn config(self) -> StoreConfig {
+        let mut config = config(self.pages, Unit::DEFAULT, "lz4", self.checksum);
+        config.secondaries[0] = Some(Compression::new("deflate", Unit::DEFAULT).unwrap());
+        with_pool(self.pool, config)
+    }
 }
 
 /// The content of a page after its operation number `version`.
@@ -248,35 +308,56 @@ fn writer() {
     let Ok(place) = std::env::var(CHILD) else {
         return;
     };
-    let (pool, place) = place.split_once(',').unwrap();
-    let files: Vec<OwnedFd> = place
-        .split(',')
-        .map(|path| {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(path)
-                .unwrap()
-                .into()
-        })
-        .collect();
-    let attach = |at: usize| Region::attach(files[at].try_clone().unwrap()).unwrap();
-    let remains = Remains {
-        words: attach(0),
-        arena: attach(1),
+    let mut words = place.split(',');
+    let mut word = || words.next().unwrap();
+    let victim = Victim {
+        pool: crate::pool::find(word()).unwrap(),
+        pages: word().parse().unwrap(),
+        checksum: word().parse().unwrap(),
+        kills: 0,
     };
-    let (store, log) = (
-        Store::recover(writer_config(pool), remains).unwrap(),
-        Log(attach(2)),
-    );
+    let mut file = || {
+        let mut options = OpenOptions::new();
+        OwnedFd::from(options.read(true).write(true).open(word()).unwrap())
+    };
+    let log = Log {
+        words: map(&file()),
+        pages: victim.pages,
+    };
+    let remains = Remains {
+        superblock: file(),
+        table: file(),
+        arena: file(),
+        checksums: victim.checksum.then(file),
+        ages: None,
+    };
+    let (store, recovery) = recover(victim.config(), remains);
+    assert_eq!(recovery.lost_pages, 0);
     std::thread::scope(|scope| {
+        let (store, log) = (&store, &log);
+        scope.spawn(move || {
+            loop {
+                store.compact(Duration::from_millis(5)).unwrap();
+                store.maintain(Duration::from_millis(1));
+                let mut looks = 0;
+                let mut goes_on = || {
+                    looks += 1;
+                    looks < 50
+                };
+                store.mark_idle();
+                let idle = Recompression {
+                    pages: ColdPages::Idle,
+                    ..Recompression::new(1)
+                };
+                store.recompress(&idle, &mut goes_on).unwrap();
+            }
+        });
         for thread in 0..THREADS {
-            let (store, log) = (&store, &log);
             scope.spawn(move || {
                 let mut turn = u64::from(std::process::id()) * 7919 + thread;
                 loop {
                     turn = turn.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-                    let page = (turn >> 33) % (PAGES / THREADS) * THREADS + thread;
+                    let page = (turn >> 33) % (log.pages / THREADS) * THREADS + thread;
                     let version = log.acknowledged(page).load(Ordering::SeqCst) + 1;
                     log.begun(page).store(version, Ordering::SeqCst);
                     act(store, page, version);
@@ -300,29 +381,70 @@ impl Drop for Killed {
 
 #[test]
 fn a_killed_writer_loses_nothing_that_it_acknowledged() {
-    let unacknowledged: u64 = crate::pools().into_iter().map(kill_writers).sum();
+    let small = |pool, checksum| Victim {
+        pool,
+        pages: 512,
+        checksum,
+        kills: 8,
+    };
+    let kinds = crate::pools().into_iter();
+    let kinds = kinds.flat_map(|pool| [small(pool, false), small(pool, true)]);
+    let unacknowledged: u64 = kinds.map(kill_writers).sum();
     assert!(
         unacknowledged > 0,
         "no kill came between a beginning and its acknowledgement"
     );
 }
 
+/// Large enough for a shard for each CPU, kept places, whole frames and huge pages.
+#[test]
+fn a_killed_writer_of_a_large_store_loses_nothing_that_it_acknowledged() {
+    for (pool, checksum) in crate::pools().into_iter().zip([true, false].repeat(3)) {
+        kill_writers(Victim {
+            pool,
+            pages: (96 << 20) / 4096,
+            checksum,
+            kills: 4,
+        });
+    }
+}
+
 /// The number of operations that were begun and not acknowledged when their writers died.
-fn kill_writers(pool: &str) -> u64 {
-    let (store, files) = make(writer_config(pool));
+fn kill_writers(victim: Victim) -> u64 {
+    let Victim {
+        pool,
+        pages,
+        checksum,
+        kills,
+    } = victim;
+    let (store, files) = make(victim.config());
     drop(store);
-    let log = Region::reserve((PAGES as usize * 2 + 1) * 8, Backing::Memfd).unwrap();
-    let log_file = log.file();
-    let log = Log(log);
-    let paths = [&files.words, &files.arena, &log_file]
-        .map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+    let log = Region::reserve((pages as usize * 2 + 1) * 8, Backing::Memfd).unwrap();
+    let log_file = log.file().unwrap().unwrap();
+    let log = Log { words: log, pages };
+    let Remains {
+        superblock,
+        table,
+        arena,
+        checksums,
+        ..
+    } = files.remains();
+    let mut paths = vec![log_file, superblock, table, arena];
+    paths.extend(checksums);
+    let paths: Vec<String> = paths
+        .iter()
+        .map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
+        .collect();
     let mut unacknowledged = 0;
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         log.running().store(0, Ordering::SeqCst);
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "store::recover_tests::writer"])
-            .env(CHILD, format!("{pool},{}", paths.join(",")));
+            .env(
+                CHILD,
+                format!("{pool},{pages},{checksum},{}", paths.join(",")),
+            );
         command.stdout(Stdio::null());
         let mut child = Killed(command.spawn().unwrap());
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -331,13 +453,22 @@ fn kill_writers(pool: &str) -> u64 {
             std::thread::sleep(Duration::from_micros(200));
         }
         // Any moment will do: no result depends on which.
-        std::thread::sleep(Duration::from_micros(kill * 7919 % 20_000));
+        let pause_us = match pages {
+            ..1000 => kill * 7919 % 20_000,
+            _ => 300_000 + kill * 7919 % 200_000,
+        };
+        std::thread::sleep(Duration::from_micros(pause_us));
         drop(child);
-        let store = Store::recover(writer_config(pool), files.remains()).unwrap();
+        let (store, recovery) = recover(victim.config(), files.remains());
+        assert_eq!(
+            (recovery.lost_pages, recovery.generation),
+            (0, 3 + 2 * kill)
+        );
+        assert!(recovery.resealed_pages <= THREADS + 1, "{recovery:?}");
         unacknowledged += judge(&store, &log);
-        if kill % 10 == 4 {
+        if kill % 10 == 3 {
             use_up(&store);
-            (0..PAGES).for_each(|page| {
+            (0..pages).for_each(|page| {
                 // What comes next must start from a page of zeroes.
                 let next = log.begun(page).load(Ordering::SeqCst).next_multiple_of(8);
                 log.begun(page).store(next, Ordering::SeqCst);
@@ -351,7 +482,7 @@ fn kill_writers(pool: &str) -> u64 {
 /// Compares every page with the log, and settles the log where the writer died in between.
 fn judge(store: &Store, log: &Log) -> u64 {
     let mut unacknowledged = 0;
-    for page in 0..PAGES {
+    for page in 0..log.pages {
         let begun = log.begun(page).load(Ordering::SeqCst);
         let acknowledged = log.acknowledged(page).load(Ordering::SeqCst);
         let seen = read(store, page);
@@ -379,8 +510,8 @@ fn judge(store: &Store, log: &Log) -> u64 {
 fn the_tables_file_holds_no_page_for_holes() {
     const PAGES: u64 = 64 << 10;
     let (store, files) = make(config(PAGES, Unit::DEFAULT, "lz4", false));
-    let table = Region::attach(files.words).unwrap();
-    let resident = |from| table.next_data(from);
+    let table = files.table();
+    let resident = |from| table.next_data(from).map(|data| data.start);
     let mut page = vec![1; 4096];
     for index in (0..PAGES).map(PageIndex) {
         store.read(index, &mut page).unwrap();
@@ -405,4 +536,231 @@ fn the_tables_file_holds_no_page_for_holes() {
     assert!(resident(0) >= Some(last), "only the chunk of the last page");
     store.reset();
     assert_eq!(resident(0), None, "reset");
+}
+
+#[test]
+fn a_take_over_makes_no_page_of_holes_resident() {
+    const PAGES: u64 = 1 << 20;
+    let (store, files) = make(config(PAGES, Unit::DEFAULT, "lz4", true));
+    // Two pages of the table share a bit, of which one has content.
+    for index in [0, 700, 512 << 10] {
+        store
+            .write(PageIndex(index), &compressible(index, 4096))
+            .unwrap();
+    }
+    store.trim(PageIndex(700)).unwrap();
+    let held = |files: &Remains| {
+        let checksums = files.checksums.as_ref().unwrap();
+        [&files.table, &files.arena, checksums].map(held_bytes)
+    };
+    let remains = files.copied();
+    let before = held(&remains);
+    let kept = Files(remains);
+    let (store, recovery) = recover(config(PAGES, Unit::DEFAULT, "lz4", true), kept.remains());
+    assert_eq!(recovery.pages, 2);
+    for index in (0..PAGES).step_by(1021) {
+        read(&store, index);
+        store.trim(PageIndex(index / 2 * 2 + 1)).unwrap();
+    }
+    let after = held(&kept.0);
+    assert!(
+        after[0] <= before[0] && after[2] <= before[2],
+        "{before:?}, {after:?}"
+    );
+    assert_eq!(after[1], store.stats().mem_resident_bytes);
+}
+
+/// Whether a page reads as an error.
+fn is_lost(store: &Store, index: u64) -> bool {
+    let mut page = vec![0xee; store.unit().bytes()];
+    let read = store.read(PageIndex(index), &mut page);
+    read.is_err_and(|error| error.kind() == ErrorKind::Corrupt)
+}
+
+#[test]
+fn a_damaged_word_costs_its_page_alone() {
+    for pool in crate::pools() {
+        let make_config = || with_pool(pool, config(64, Unit::DEFAULT, "lz4", false));
+        let (before, files) = make(make_config());
+        for index in 0..60 {
+            before
+                .write(PageIndex(index), &compressible(index, 4096))
+                .unwrap();
+        }
+        before.write(PageIndex(1), &[7; 4096]).unwrap();
+        let table = files.table();
+        let word = |index: u64| table.words()[index as usize].load(Ordering::Relaxed);
+        let far = 1 << 63;
+        let damaged = [
+            (2, word(2) | far),
+            (3, word(3) & !(7 << 2) | 7 << 2),
+            (4, word(4) & !(7 << 2)),
+            (5, word(5) | 1 << 8),
+            (6, word(6) | 0xffff << 10),
+            (7, word(7) & !(7 << 2) | 5 << 2),
+            (1, word(1) | 1 << 12),
+            // Two have the same object, and neither is believed.
+            (8, word(9)),
+            // A hole of the dead.
+            (63, 1 << 40),
+        ];
+        for (index, word) in damaged {
+            table.words()[index].store(word, Ordering::Relaxed);
+        }
+        drop(before);
+        let (store, recovery) = recover(make_config(), files.remains());
+        let lost = [1, 2, 3, 4, 5, 6, 7, 8, 9, 63];
+        assert_eq!(
+            recovery.lost_pages,
+            lost.len() as u64,
+            "{pool}: {recovery:?}"
+        );
+        assert_eq!(
+            (recovery.pages, store.stats().lost_pages),
+            (60 - 9, 10),
+            "{pool}"
+        );
+        for index in 0..64 {
+            if lost.contains(&index) {
+                assert!(is_lost(&store, index), "{pool}: {index}");
+                assert_eq!(store.state(PageIndex(index)).unwrap(), PageState::Lost);
+            } else if index < 60 {
+                assert!(
+                    read(&store, index) == compressible(index, 4096),
+                    "{pool}: {index}"
+                );
+            }
+        }
+        assert_eq!(store.stats().failed_reads, lost.len() as u64);
+        let part = store.write_at(PageIndex(2), 5, b"part").unwrap_err();
+        assert_eq!(part.kind(), ErrorKind::Corrupt);
+        store.write(PageIndex(2), &compressible(77, 4096)).unwrap();
+        store.trim(PageIndex(3)).unwrap();
+        store.zero(PageIndex(4), Zeroing::NoHole).unwrap();
+        assert!(read(&store, 2) == compressible(77, 4096));
+        assert!(read(&store, 3) == [0; 4096] && read(&store, 4) == [0; 4096]);
+        assert_eq!(store.stats().lost_pages, 7);
+        // It is known to the next one too.
+        drop(store);
+        let (store, recovery) = recover(make_config(), files.remains());
+        assert_eq!((recovery.lost_pages, recovery.generation), (7, 3));
+        use_up(&store);
+        assert_eq!(store.stats().lost_pages, 0);
+    }
+}
+
+#[test]
+fn damage_while_nobody_has_the_store_is_found() {
+    let make_config = || config(8, Unit::DEFAULT, "lz4", true);
+    let (before, files) = make(make_config());
+    for index in 0..8 {
+        before.write(PageIndex(index), &noise(index, 4096)).unwrap();
+    }
+    let place = |index| before.inner.table.glimpse(PageIndex(index)).unwrap();
+    let damaged = [place(3), place(5)];
+    // Page 5 is being written when its process dies: its checksum may be the new content's.
+    std::mem::forget(before.inner.table.lock(PageIndex(5)).unwrap());
+    let arena = files.arena();
+    for place in damaged {
+        arena.words()[place.start / 8].fetch_xor(1 << 9, Ordering::Relaxed);
+    }
+    let (store, recovery) = recover(make_config(), files.copied());
+    assert_eq!((recovery.resealed_pages, recovery.lost_pages), (1, 0));
+    assert!(is_lost(&store, 3), "the checksum was made anew");
+    for index in [0, 1, 2, 4, 6, 7] {
+        assert!(read(&store, index) == noise(index, 4096));
+    }
+    assert!(!is_lost(&store, 5));
+}
+
+#[test]
+fn marks_of_passes_that_died_are_gone() {
+    let make_config = || {
+        let mut config = config(8, Unit::DEFAULT, "lz4", false);
+        config.secondaries[0] = Some(Compression::new("deflate", Unit::DEFAULT).unwrap());
+        config
+    };
+    let (before, files) = make(make_config());
+    before.write(PageIndex(2), &compressible(2, 4096)).unwrap();
+    let mut guard = before.inner.table.lock(PageIndex(2)).unwrap();
+    guard.set_flags(guard.flags().with_mark(true));
+    drop(guard);
+    let (store, _) = recover(make_config(), files.copied());
+    assert!(!store.inner.table.seen(PageIndex(2)).flags().is_marked());
+}
+
+/// Bytes of the process's files that are mapped as huge pages.
+fn huge_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find(|line| line.starts_with("ShmemPmdMapped"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Before Linux 6.1 the system refuses, and on small machines it may.
+#[test]
+fn full_spans_become_huge_by_maintenance_and_stay_what_they_are() {
+    let make_config = |limit| {
+        let mut config = config((128 << 20) / 4096, Unit::DEFAULT, "lz4", true);
+        config.mem_limit_bytes = limit;
+        config
+    };
+    for limit in [0, 96 << 20] {
+        let (store, files) = make(make_config(limit));
+        for index in 0..(40 << 20) / 4096 {
+            store.write(PageIndex(index), &noise(index, 4096)).unwrap();
+        }
+        let held = held_bytes(&files.0.arena);
+        let before = (huge_bytes(), store.stats());
+        while store.maintain(Duration::ZERO) {}
+        let after = (huge_bytes(), store.stats());
+        assert_eq!(before.1, after.1);
+        assert!(held_bytes(&files.0.arena) <= held + (4 << 20));
+        if after.0 == before.0 {
+            eprintln!("this system makes no huge pages of a file's small ones");
+            return;
+        }
+        assert!(after.0 >= before.0 + (32 << 20), "{before:?}, {after:?}");
+        for index in 0..(40 << 20) / 4096 {
+            assert!(read(&store, index) == noise(index, 4096), "{index}");
+        }
+        drop(store);
+        let (store, recovery) = recover(make_config(limit), files.remains());
+        assert_eq!(recovery.pages, (40 << 20) / 4096);
+        assert_eq!(held_bytes(&files.0.arena), store.stats().mem_resident_bytes);
+        // What is given back in parts is given back.
+        for index in (0..(40 << 20) / 4096).filter(|index| index % 128 > 5) {
+            store.trim(PageIndex(index)).unwrap();
+        }
+        store.compact(Duration::MAX).unwrap();
+        let resident = store.stats().mem_resident_bytes;
+        assert_eq!(held_bytes(&files.0.arena), resident, "of {held}");
+        assert!(resident < held / 4);
+    }
+}
+
+/// Pages that go back while they are being copied into a huge page would be there again, without anybody's knowing.
+#[test]
+fn what_goes_back_while_spans_become_huge_is_gone() {
+    const PAGES: u64 = (64 << 20) / 4096;
+    let (store, files) = make(config(PAGES, Unit::DEFAULT, "lz4", false));
+    let fill = |pages: std::ops::Range<u64>| {
+        pages.for_each(|index| store.write(PageIndex(index), &noise(index, 4096)).unwrap());
+    };
+    for _ in 0..6 {
+        fill(0..PAGES);
+        std::thread::scope(|scope| {
+            let trimmer = scope.spawn(|| {
+                for index in (0..PAGES).rev() {
+                    store.trim(PageIndex(index)).unwrap();
+                }
+            });
+            while !trimmer.is_finished() {
+                store.maintain(Duration::ZERO);
+            }
+        });
+        store.inner.pool.trim(Parts::Too);
+        let resident = store.stats().mem_resident_bytes;
+        assert_eq!((held_bytes(&files.0.arena), resident), (0, 0));
+    }
 }

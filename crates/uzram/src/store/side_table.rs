@@ -2,6 +2,8 @@
 //! slot's lock.
 
 use std::ops::Range;
+#[cfg(not(uzram_shuttle))]
+use std::os::fd::OwnedFd;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::page::PageIndex;
@@ -17,15 +19,21 @@ pub(super) struct SideTable {
 impl SideTable {
     /// Zeroes for this many pages. Memory is taken as they are written.
     pub(super) fn reserve(pages: u64, backing: Backing) -> Result<SideTable> {
-        let bytes = usize::try_from(pages)
-            .ok()
-            .and_then(|n| n.checked_mul(size_of::<MappedU32>()));
-        let bytes = bytes.ok_or_else(|| {
-            let text = "checksums or ages exceed the address space; choose a smaller size";
-            Error::new(ErrorKind::NoMemory, text)
-        })?;
-        let region = Region::reserve(bytes, backing)?;
+        let region = Region::reserve(length_bytes(pages)?, backing)?;
         Ok(SideTable { region })
+    }
+
+    /// The numbers of a process that died, as [`Region::attach`].
+    #[cfg(not(uzram_shuttle))]
+    pub(super) fn attach(pages: u64, file: OwnedFd, what: &str) -> Result<SideTable> {
+        let region = Region::attach(file, length_bytes(pages)?, what)?;
+        Ok(SideTable { region })
+    }
+
+    /// As [`Region::file`].
+    #[cfg(not(uzram_shuttle))]
+    pub(super) fn file(&self) -> Result<Option<OwnedFd>> {
+        self.region.file()
     }
 
     /// Makes all of it resident.
@@ -44,4 +52,14 @@ impl SideTable {
         let end = bytes(indices.end).next_multiple_of(self.region.page_bytes());
         self.region.release(bytes(indices.start)..end);
     }
+}
+
+fn length_bytes(pages: u64) -> Result<usize> {
+    let bytes = usize::try_from(pages)
+        .ok()
+        .and_then(|n| n.checked_mul(size_of::<MappedU32>()));
+    bytes.ok_or_else(|| {
+        let text = "checksums or ages exceed the address space; choose a smaller size";
+        Error::new(ErrorKind::NoMemory, text)
+    })
 }

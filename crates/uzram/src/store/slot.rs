@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! bits 0-1    the lock's
-//! bits 2-4    kind: empty, same-filled, raw, packed, written-back (shared is reserved)
+//! bits 2-4    kind: empty, same-filled, raw, packed, written-back, lost (shared is reserved)
 //! bits 5-7    flags: idle, mark, incompressible
 //! bits 8-9    codec priority
 //! bits 10-25  size in bytes, less one
@@ -40,6 +40,8 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
+#[cfg(not(uzram_shuttle))]
+use std::os::fd::OwnedFd;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::headroom;
@@ -51,9 +53,11 @@ use crate::sync::{AtomicU64, Ordering};
 
 use super::backing_file::Block;
 use super::layout::{
-    Flags, KIND_BACK, KIND_EMPTY, KIND_PACKED, KIND_RAW, KIND_SAME, KIND_SHIFT, PAYLOAD_SHIFT,
-    SIZE_SHIFT, Seen, kind, size_bytes, without_idle,
+    Flags, KIND_BACK, KIND_EMPTY, KIND_LOST, KIND_PACKED, KIND_RAW, KIND_SAME, KIND_SHIFT,
+    PAYLOAD_SHIFT, SIZE_SHIFT, Seen, kind, size_bytes, without_idle,
 };
+#[cfg(not(uzram_shuttle))]
+use super::layout::{is_sound, without_mark};
 use super::lock::{LOCK_BITS, SleepingBit, Slot, SlotLock};
 use super::words::{Words, too_many};
 
@@ -76,6 +80,8 @@ pub(crate) enum Entry {
     Packed(Handle),
     /// In the backing file: the page, or what it was compressed to if that is smaller.
     Back(Block),
+    /// Its word was damaged when the store was taken over.
+    Lost,
 }
 
 impl Entry {
@@ -95,6 +101,7 @@ impl Entry {
                     | u64::from(size - 1) << SIZE_SHIFT
                     | number << PAYLOAD_SHIFT
             }
+            Entry::Lost => KIND_LOST << KIND_SHIFT,
         }
     }
 
@@ -112,6 +119,7 @@ impl Entry {
             KIND_RAW => Entry::Raw(handle()),
             KIND_PACKED => Entry::Packed(handle()),
             KIND_BACK => Entry::Back(Block::from_parts(payload, size)),
+            KIND_LOST => Entry::Lost,
             _ => Entry::Empty,
         }
     }
@@ -138,7 +146,19 @@ impl<L: SlotLock> SlotTable<L> {
         SlotTable::over(Words::reserve(words?, backing)?, slots)
     }
 
-    pub(crate) fn over(words: Words, slots: u64) -> Result<SlotTable<L>> {
+    /// The table that a process which died left: to be [settled](SlotTable::inherit) before any other use.
+    ///
+    /// # Errors
+    /// As [`Region::attach`](crate::region::Region::attach).
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn attach(file: OwnedFd, slots: u64) -> Result<SlotTable<L>> {
+        let words = slots
+            .checked_mul(L::ENTRY_WORDS as u64)
+            .ok_or_else(too_many);
+        SlotTable::over(Words::attach(file, words?)?, slots)
+    }
+
+    fn over(words: Words, slots: u64) -> Result<SlotTable<L>> {
         let chunks = slots.div_ceil(CHUNK_SLOTS);
         let mut touched = Vec::new();
         memory::reserve(&mut touched, chunks.div_ceil(64) as usize)?;
@@ -165,7 +185,8 @@ impl<L: SlotLock> SlotTable<L> {
         self.slots * (L::ENTRY_WORDS * size_of::<u64>()) as u64
     }
 
-    #[cfg(all(test, not(uzram_shuttle)))]
+    /// The words, in their memory.
+    #[cfg(not(uzram_shuttle))]
     pub(crate) fn words(&self) -> &Words {
         &self.words
     }
@@ -380,19 +401,73 @@ impl<L: SlotLock> SlotTable<L> {
     }
 }
 
-#[cfg(all(test, not(uzram_shuttle)))]
+/// The future of a slot whose users died.
+#[cfg(not(uzram_shuttle))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Kept,
+    Lost,
+}
+
+#[cfg(not(uzram_shuttle))]
 impl SlotTable {
-    /// Finds the chunks that were touched, and unlocks their slots: for a table whose users died.
-    pub(crate) fn break_locks(&self) {
+    /// Settles each slot of a table whose users died, in their order: `settle` is told what the slot holds and whether it
+    /// was locked, and says what becomes of it. Then it is unlocked, and a mark of a pass that died is gone, in one store:
+    /// who dies within the sweep leaves a table for another. Pages of the table that are not there are holes, and are not
+    /// looked at.
+    ///
+    /// Nobody else may use the table meanwhile.
+    ///
+    /// # Errors
+    /// That of `settle`: the slot and those behind it are as they were.
+    pub(crate) fn inherit(
+        &self,
+        unit: Unit,
+        mut settle: impl FnMut(&Locked, bool) -> Result<Verdict>,
+    ) -> Result<()> {
         let mut next = 0;
-        while let Some(index) = self.words.next_resident(next).filter(|at| *at < self.slots) {
-            next = (index / CHUNK_SLOTS + 1) * CHUNK_SLOTS;
-            self.touch(PageIndex(index));
-            for index in index..next.min(self.slots) {
-                let slot = self.slot(PageIndex(index));
-                slot.word.fetch_and(!LOCK_BITS, Ordering::Relaxed);
+        while let Some(run) = self.words.next_resident(next..self.slots) {
+            next = run.end;
+            for chunk in run.start / CHUNK_SLOTS..run.end.div_ceil(CHUNK_SLOTS) {
+                self.touch(PageIndex(chunk * CHUNK_SLOTS));
+            }
+            for index in run.map(PageIndex) {
+                self.settle(index, unit, &mut settle)?;
             }
         }
+        Ok(())
+    }
+
+    fn settle(
+        &self,
+        index: PageIndex,
+        unit: Unit,
+        settle: &mut impl FnMut(&Locked, bool) -> Result<Verdict>,
+    ) -> Result<()> {
+        let cell = self.slot(index).word;
+        let found = cell.load(Ordering::Relaxed);
+        if found == 0 {
+            return Ok(());
+        }
+        let word = match is_sound(found, unit.bytes()) {
+            true => without_mark(found & !LOCK_BITS),
+            false => KIND_LOST << KIND_SHIFT,
+        };
+        // SAFETY: nobody uses the table, so no handle of an earlier decoding is alive in this process, and what other
+        // words say of the same bytes is `settle`'s to find out before it touches any. `Locked` drops no entry.
+        let entry = unsafe { Entry::decode(word) };
+        let locked = Locked::new(index, word, entry);
+        let settled = match settle(&locked, found & LOCK_BITS != 0)? {
+            Verdict::Kept => word,
+            Verdict::Lost => KIND_LOST << KIND_SHIFT,
+        };
+        // A store would dirty each line of the table.
+        if settled != found {
+            cell.store(settled, Ordering::Relaxed);
+            #[cfg(test)]
+            crate::crash::point();
+        }
+        Ok(())
     }
 }
 
@@ -466,7 +541,9 @@ impl<L: SlotLock> SlotGuard<'_, L> {
         // SAFETY: as in `publish`: the guard is never used again, and its word is overwritten below.
         let old = match unsafe { ManuallyDrop::take(&mut guard.locked.entry) } {
             Entry::Raw(old) | Entry::Packed(old) => old,
-            Entry::Empty | Entry::Same(_) | Entry::Back(_) => panic!("only objects have places"),
+            Entry::Empty | Entry::Same(_) | Entry::Back(_) | Entry::Lost => {
+                panic!("only objects have places")
+            }
         };
         assert_eq!(old.size_bytes(), new.size_bytes());
         let (granule, _) = new.into_parts();

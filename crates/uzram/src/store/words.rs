@@ -13,6 +13,9 @@ pub(crate) fn too_many() -> Error {
 
 #[cfg(not(uzram_shuttle))]
 mod imp {
+    use std::ops::Range;
+    use std::os::fd::OwnedFd;
+
     use crate::error::Result;
     use crate::region::{Backing, Region};
     use crate::store::lock::Word;
@@ -24,12 +27,20 @@ mod imp {
 
     impl Words {
         pub(crate) fn reserve(words: u64, backing: Backing) -> Result<Words> {
-            let bytes = words.checked_mul(size_of::<Word>() as u64);
-            let bytes = bytes
-                .and_then(|bytes| usize::try_from(bytes).ok())
-                .ok_or_else(super::too_many)?;
             Ok(Words {
-                region: Region::reserve(bytes, backing)?,
+                region: Region::reserve(length_bytes(words)?, backing)?,
+            })
+        }
+
+        #[cfg(test)]
+        pub(crate) fn over(region: Region) -> Words {
+            Words { region }
+        }
+
+        /// The words of a table that another process made.
+        pub(crate) fn attach(file: OwnedFd, words: u64) -> Result<Words> {
+            Ok(Words {
+                region: Region::attach(file, length_bytes(words)?, "table")?,
             })
         }
 
@@ -53,22 +64,26 @@ mod imp {
             &self.region.words()[place]
         }
 
-        #[cfg(test)]
-        pub(crate) fn over(region: Region) -> Words {
-            Words { region }
+        /// The next words of `places` in pages of the table that are there; some behind a page's end are not.
+        pub(crate) fn next_resident(&self, places: Range<u64>) -> Option<Range<u64>> {
+            let word_bytes = size_of::<Word>();
+            let start = places.start as usize * word_bytes;
+            let data = self.region.next_data(start)?;
+            let first = ((data.start / word_bytes) as u64).max(places.start);
+            let end = (data.end.div_ceil(word_bytes) as u64).min(places.end);
+            (first < end).then_some(first..end)
         }
 
-        /// The first word from `place` on in a page of the table that is there.
-        #[cfg(test)]
-        pub(crate) fn next_resident(&self, place: u64) -> Option<u64> {
-            let offset = self.region.next_data(place as usize * size_of::<Word>())?;
-            Some((offset / size_of::<Word>()) as u64)
-        }
-
-        #[cfg(test)]
         pub(crate) fn region(&self) -> &Region {
             &self.region
         }
+    }
+
+    fn length_bytes(words: u64) -> Result<usize> {
+        let bytes = words.checked_mul(size_of::<Word>() as u64);
+        bytes
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .ok_or_else(super::too_many)
     }
 }
 

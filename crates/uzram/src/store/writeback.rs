@@ -206,7 +206,9 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
                     .copy_from_slice(bytes);
                 Ok(bytes.len())
             }
-            Entry::Empty | Entry::Same(_) | Entry::Back(_) => Err(super::read::corrupt()),
+            Entry::Empty | Entry::Same(_) | Entry::Back(_) | Entry::Lost => {
+                Err(super::read::corrupt())
+            }
         }
     }
 

@@ -371,7 +371,7 @@ fn a_damaged_object_does_not_go_to_the_file() {
     };
     let at = handle.offset_bytes();
     drop(guard);
-    files.remains().arena.words()[at / 8].fetch_xor(1 << 9, Ordering::Relaxed);
+    files.arena().words()[at / 8].fetch_xor(1 << 9, Ordering::Relaxed);
     assert_eq!(store.write_back(&all()[..16]).unwrap(), 1);
     assert!(is_back(&store, 4) && !is_back(&store, 3));
     assert_eq!(read(&store, 3).unwrap_err().kind(), ErrorKind::Corrupt);

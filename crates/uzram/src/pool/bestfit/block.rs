@@ -59,6 +59,11 @@ impl Block {
         Some(start)
     }
 
+    /// Makes room for the holes that pages which come, and then an object among them, may add; false if there is no memory.
+    pub(super) fn make_room(&mut self) -> bool {
+        self.holes.make_room(2)
+    }
+
     /// Takes these very granules; false unless all of them are in a hole.
     pub(super) fn take_at(&mut self, start: usize, length: usize) -> bool {
         let at = self.hole_around(start, length);

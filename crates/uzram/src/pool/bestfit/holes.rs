@@ -67,9 +67,14 @@ impl Holes {
         self.lengths[at] = hole.length;
     }
 
+    /// Makes room for `count` more entries; false if there is no memory for them.
+    pub(super) fn make_room(&mut self, count: usize) -> bool {
+        make_room(&mut self.starts, count) && make_room(&mut self.lengths, count)
+    }
+
     /// False if there is no memory for the entry. Nothing has changed then.
     pub(super) fn insert(&mut self, at: usize, hole: Hole) -> bool {
-        let has_room = make_room(&mut self.starts) && make_room(&mut self.lengths);
+        let has_room = self.make_room(1);
         if has_room {
             self.starts.insert(at, hole.start);
             self.lengths.insert(at, hole.length);
@@ -120,7 +125,8 @@ impl Holes {
     }
 }
 
-fn make_room(row: &mut SmallVec<[u16; HOLES_INLINE]>) -> bool {
-    let count = row.len();
-    count < row.capacity() || memory::gate().is_ok() && row.try_reserve_exact(count).is_ok()
+fn make_room(row: &mut SmallVec<[u16; HOLES_INLINE]>, count: usize) -> bool {
+    let more = row.len().max(count);
+    row.len() + count <= row.capacity()
+        || memory::gate().is_ok() && row.try_reserve_exact(more).is_ok()
 }

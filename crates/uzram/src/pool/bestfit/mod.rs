@@ -63,7 +63,7 @@ use super::{
     Full, GRANULE_BYTES, Handle, Pool, PoolConfig, PoolMemory, Room, lies_nowhere, lies_on_another,
 };
 use crate::cpu;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::region::{Backing, PAGE_BYTES, Region};
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering};
@@ -467,6 +467,9 @@ impl Pool for BestFit {
         if !shard.block(id).is_vacant(place.start(), place.length()) {
             return Err(lies_on_another());
         }
+        if !shard.change(id, Block::make_room) {
+            return Err(no_memory_for_holes());
+        }
         let group_granules = self.group_pages * PAGE_GRANULES;
         let end = place.start() + place.length();
         for group in place.start() / group_granules..end.div_ceil(group_granules) {
@@ -535,6 +538,13 @@ impl Pool for BestFit {
         let frames = resident_bytes as usize / PAGE_BYTES / self.frame_pages;
         shards.sum::<usize>() + size_of_val(&*self.shards) + frames * size_of::<u32>()
     }
+}
+
+fn no_memory_for_holes() -> Error {
+    Error::new(
+        ErrorKind::NoMemory,
+        "no memory for the list of a block's holes; free some",
+    )
 }
 
 #[cfg(all(test, not(uzram_shuttle)))]

@@ -1,0 +1,99 @@
+//! The memory that a store lies in: made for it, or left by a process that died.
+
+#[cfg(not(uzram_shuttle))]
+use std::os::fd::OwnedFd;
+
+use super::lock::SlotLock;
+use super::side_table::SideTable;
+use super::slot::SlotTable;
+#[cfg(not(uzram_shuttle))]
+use super::superblock::Limits;
+use super::superblock::Superblock;
+use crate::config::StoreConfig;
+use crate::error::Result;
+#[cfg(not(uzram_shuttle))]
+use crate::error::{Error, ErrorKind};
+use crate::pool::{self, PoolConfig};
+use crate::region::{Backing, Region};
+
+/// The memory of a store.
+pub(super) struct Body<L> {
+    /// In stores that outlive their process.
+    pub superblock: Option<Superblock>,
+    pub table: SlotTable<L>,
+    pub arena: Region,
+    pub checksums: Option<SideTable>,
+    pub ages: Option<SideTable>,
+}
+
+impl<L: SlotLock> Body<L> {
+    /// That of a new store.
+    pub(super) fn reserve(config: &StoreConfig, pool: &PoolConfig) -> Result<Body<L>> {
+        let arena = pool::reserve(pool)?;
+        let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing)?;
+        let side_table = || SideTable::reserve(table.len(), config.backing);
+        let superblock = || Superblock::new(config);
+        Ok(Body {
+            superblock: (config.backing == Backing::Memfd)
+                .then(superblock)
+                .transpose()?,
+            checksums: config.checksum.then(side_table).transpose()?,
+            ages: config.ages.then(side_table).transpose()?,
+            table,
+            arena,
+        })
+    }
+}
+
+/// The memory of a store in a process, as descriptors of memfds. They keep it for as long as any process has them, and
+/// [`StoreBuilder::recover`](crate::StoreBuilder::recover) opens it once that process is gone.
+#[cfg(not(uzram_shuttle))]
+#[derive(Debug)]
+pub struct Remains {
+    /// Facts by which the others are read, 4 KiB.
+    pub superblock: OwnedFd,
+    /// The content of each page, 8 bytes for each.
+    pub table: OwnedFd,
+    /// The objects. It is as long as the address space reserved for them, and has memory where they are.
+    pub arena: OwnedFd,
+    /// In a store with checksums, 4 bytes for each page.
+    pub checksums: Option<OwnedFd>,
+    /// In a store with ages, 4 bytes for each page.
+    pub ages: Option<OwnedFd>,
+}
+
+#[cfg(not(uzram_shuttle))]
+impl Body<super::lock::SleepingBit> {
+    /// That of a store of a process that died, after its superblock was claimed. Returns the limits too, in `pool` that of
+    /// the start.
+    ///
+    /// # Errors
+    /// As [`Superblock::take_over`] and [`Region::attach`].
+    pub(super) fn take_over(
+        config: &StoreConfig,
+        pool: &mut PoolConfig,
+        files: Remains,
+    ) -> Result<(Self, Limits)> {
+        let superblock = Superblock::take_over(files.superblock, config)?;
+        let limits = superblock.limits()?;
+        pool.limit_bytes = limits.first_bytes;
+        let slots = config.disksize_bytes >> config.unit.shift();
+        let side_table = |wanted: bool, file: Option<OwnedFd>, what| match (wanted, file) {
+            (false, _) => Ok(None),
+            (true, Some(file)) => SideTable::attach(slots, file, what).map(Some),
+            (true, None) => {
+                let text =
+                    format!("the store to take over comes without its {what}; pass them on too");
+                Err(Error::new(ErrorKind::InvalidInput, text))
+            }
+        };
+        let body = Body {
+            superblock: Some(superblock),
+            table: SlotTable::attach(files.table, slots)?,
+            arena: Region::attach(files.arena, pool.arena_bytes(), "arena")?,
+            checksums: side_table(config.checksum, files.checksums, "checksums")?,
+            ages: side_table(config.ages, files.ages, "ages")?,
+        };
+        Ok((body, limits))
+    }
+}
