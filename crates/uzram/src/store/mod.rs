@@ -513,6 +513,8 @@ mod cold_shuttle_tests;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod corrupt_tests;
 #[cfg(all(test, not(uzram_shuttle)))]
+mod crash_tests;
+#[cfg(all(test, not(uzram_shuttle)))]
 mod fault_tests;
 #[cfg(all(test, not(uzram_shuttle)))]
 mod recover_tests;

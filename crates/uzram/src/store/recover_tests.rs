@@ -23,6 +23,10 @@ impl Files {
         Files(store.remains().unwrap().unwrap())
     }
 
+    pub(super) fn holding(remains: Remains) -> Files {
+        Files(remains)
+    }
+
     /// All of it, for a successor.
     pub(super) fn remains(&self) -> Remains {
         self.each(|file| file.try_clone().unwrap())

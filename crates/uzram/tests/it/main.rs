@@ -11,7 +11,7 @@
 //! | 5 | every loop, retry and buffer has a limit | `limits`, `headroom`, `memory::the_spare_shrinks_with_the_use`; lib `pool::arena::tests`, `store::shuttle_tests::shuttle_writers_at_the_limit_do_not_starve_each_other` |
 //! | 6 | no byte can panic or corrupt | lib `store::corrupt_tests`, `codec::conformance`; fuzz targets `codec_decode`, `store_ops` |
 //! | 7 | memory in use is what the statistics say, and goes back to the system | `memory`, `model`, `compact`; lib `store::fault_tests::memory_that_was_made_and_not_used_goes_back_too` |
-//! | 8 | offsets only, the slot word is the only truth | lib `store::{recover_tests, superblock}`, `store::corrupt_tests::hostile_words_are_lost_or_are_pages` |
+//! | 8 | offsets only, the slot word is the only truth | lib `store::{recover_tests, crash_tests, superblock}`, `store::corrupt_tests::hostile_words_are_lost_or_are_pages` |
 //!
 //! Release builds run more cases and longer races; `RUSTFLAGS="--cfg uzram_shuttle" cargo test -p uzram
 //! --lib shuttle --release` runs the models.
