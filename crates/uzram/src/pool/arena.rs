@@ -471,24 +471,6 @@ impl Arena {
         })
     }
 
-    fn shed(&self, first: usize, runs: Bits) {
-        for (start, length) in runs.runs() {
-            let bytes = self.bytes_of(first + start..first + start + length);
-            self.region.split_huge_page(bytes.clone());
-            self.region.release(bytes);
-        }
-        let index = first / SPAN_PAGES;
-        let mut state = self.state.lock();
-        for (start, length) in runs.runs() {
-            let span = &mut state.spans[index];
-            span.populated.clear(start, length);
-            span.used.clear(start, length);
-            span.collapsed = false;
-            state.resident_pages -= length;
-        }
-        state.unclaim_if_empty(index);
-    }
-
     /// Gives a wholly free huge span back to the system.
     fn release_span(&self, mut state: MutexGuard<'_, State>, index: usize) {
         state.spans[index].used = Bits::below(SPAN_PAGES);

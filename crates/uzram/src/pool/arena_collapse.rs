@@ -1,11 +1,11 @@
-//! Making huge pages of a file's small ones.
+//! Making huge pages of a file's small ones, and giving single pages back meanwhile.
 //!
 //! Memory of a file comes in small pages. A span whose pages are all there can be copied into one huge page, while pools
 //! use it. That is for the maintenance: it takes up to milliseconds, and writers never wait for it. The copy's memory
 //! counts as resident meanwhile, so it keeps within a limit. Pages that went back meanwhile are holes that the copy fills: they
 //! are given back again.
 
-use super::{Arena, SPAN_PAGES, Span};
+use super::{Arena, Bits, SPAN_PAGES, Span};
 use crate::pool::span::Mode;
 
 impl Arena {
@@ -39,5 +39,34 @@ impl Arena {
         drop(state);
         self.shed(first, filled);
         made
+    }
+
+    /// Gives pages of a span back that are marked as used for it.
+    pub(super) fn shed(&self, first: usize, runs: Bits) {
+        self.punch(first, runs);
+        let index = first / SPAN_PAGES;
+        let mut state = self.state.lock();
+        if state.spans[index].collapsed {
+            drop(state);
+            // A collapse that was under way may have filled the holes again.
+            self.punch(first, runs);
+            state = self.state.lock();
+        }
+        for (start, length) in runs.runs() {
+            let span = &mut state.spans[index];
+            span.populated.clear(start, length);
+            span.used.clear(start, length);
+            span.collapsed = false;
+            state.resident_pages -= length;
+        }
+        state.unclaim_if_empty(index);
+    }
+
+    fn punch(&self, first: usize, runs: Bits) {
+        for (start, length) in runs.runs() {
+            let bytes = self.bytes_of(first + start..first + start + length);
+            self.region.split_huge_page(bytes.clone());
+            self.region.release(bytes);
+        }
     }
 }
