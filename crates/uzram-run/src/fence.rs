@@ -48,6 +48,13 @@ impl Fence {
         Ok(Fence { own, group })
     }
 
+    /// A directory in place of a group, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_directory(group: PathBuf) -> Fence {
+        let own = group.clone();
+        Fence { own, group }
+    }
+
     /// The path of the group.
     pub(crate) fn path(&self) -> &Path {
         &self.group

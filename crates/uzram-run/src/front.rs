@@ -148,13 +148,7 @@ impl Front {
         let spill = options.spill.as_deref().map(open_spill).transpose()?;
         let (socket, its) = sockets().map_err(failed("no socket"))?;
         let server = start_server(&options.server, its)?;
-        // Nothing is promised of it: where none can be made there is none.
-        let fence = Fence::make()
-            .inspect_err(|error| debug!("no group: {error}"))
-            .ok();
-        if let Some(fence) = &fence {
-            fence.limit(options.memory_bytes);
-        }
+        let fence = make_fence(options.memory_bytes);
         let begin = ToServer::Begin {
             budget_bytes: options.memory_bytes,
             algorithm: options.algorithm.clone(),
@@ -177,13 +171,7 @@ impl Front {
         let controller = Controller::new(questions).map_err(failed("no socket"))?;
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me)).map_err(failed("no subreaper"))?;
-        // Caught and not blocked, as the program would inherit that.
-        let mut caught: Vec<i32> = PASSED.iter().map(|signal| *signal as i32).collect();
-        caught.extend([Signal::SIGCHLD as i32, Signal::SIGUSR1 as i32]);
-        let no_signals = |error: std::io::Error| (FAILED, format!("no signals: {error}"));
-        let (read, write) = UnixStream::pair().map_err(no_signals)?;
-        let signals = SignalDelivery::with_pipe(read, write, WithRawSiginfo, caught);
-        let signals = signals.map_err(no_signals)?;
+        let signals = catch_signals().map_err(|error| (FAILED, format!("no signals: {error}")))?;
         let start = || start_program(&options.program);
         let started = match &fence {
             Some(fence) => fence.begin_inside(start).unwrap_or_else(|_| start()),
@@ -356,6 +344,23 @@ fn open_spill(path: &Path) -> Result<File, (u8, String)> {
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Nothing is promised of a fence: where none can be made there is none.
+fn make_fence(budget_bytes: u64) -> Option<Fence> {
+    let fence = Fence::make()
+        .inspect_err(|error| debug!("no group: {error}"))
+        .ok()?;
+    fence.limit(budget_bytes);
+    Some(fence)
+}
+
+/// Signals are caught and not blocked, as the program would inherit that.
+fn catch_signals() -> std::io::Result<SignalDelivery<UnixStream, WithRawSiginfo>> {
+    let mut caught: Vec<i32> = PASSED.iter().map(|signal| *signal as i32).collect();
+    caught.extend([Signal::SIGCHLD as i32, Signal::SIGUSR1 as i32]);
+    let (read, write) = UnixStream::pair()?;
+    SignalDelivery::with_pipe(read, write, WithRawSiginfo, caught)
 }
 
 /// Two connected sockets.

@@ -5,8 +5,11 @@
 
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use uzram::{Error, ErrorKind};
@@ -33,8 +36,12 @@ pub fn serve() -> uzram::Result<()> {
     }
     let front = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(no_front)?;
     process::raise_descriptors();
-    // Signals of the terminal are the program's.
+    // Signals of the terminal are the program's, and so are those for all processes of a unit. This one ends after them.
     let _ = rustix::process::setsid();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let nobody = Arc::new(AtomicBool::new(false));
+        let _ = signal_hook::flag::register(signal as i32, nobody);
+    }
     let begin = receive(front.as_fd()).map_err(no_front)?;
     let Some((
         ToServer::Begin {
@@ -79,7 +86,11 @@ impl Server {
             self.answer_all()?;
             self.look_if_due()?;
             self.evict()?;
-            self.throttle();
+            let can_leave =
+                !self.is_stuck() && self.spaces.values().any(|space| space.agent.is_some());
+            let statistics = &self.statistics;
+            self.throttle
+                .follow(statistics.used_bytes, statistics.budget_bytes, can_leave);
         }
         Ok(())
     }

@@ -42,7 +42,8 @@ pub(crate) struct Space {
     pub areas: Vec<Range>,
     /// Pages where threads have what the kernel needs when they end.
     thread_pages: BTreeSet<u64>,
-    known_threads: BTreeSet<i32>,
+    /// The same for each thread; none for one that has not said where.
+    threads: BTreeMap<i32, Option<u64>>,
     /// The next chunk to take from.
     pub hand: u64,
     /// Chunks that were looked through since pages could last be taken.
@@ -70,7 +71,7 @@ impl Space {
             next_look: Instant::now(),
             areas: Vec::new(),
             thread_pages: BTreeSet::new(),
-            known_threads: BTreeSet::new(),
+            threads: BTreeMap::new(),
             hand: 0,
             fruitless: 0,
             is_exhausted: false,
@@ -114,15 +115,26 @@ impl Space {
         area.is_eligible && bytes >= MAPPING_BYTES_MIN && !is_own && !has_mark && !is_stack
     }
 
-    /// Notes where threads that are new have what the kernel writes at their end.
+    /// Notes where threads that are new have what the kernel writes at their end, and forgets those that have ended: their numbers
+    /// and their stacks are used again.
     pub(crate) fn look_at_threads(&mut self) {
         let Some(owner) = self.owner else { return };
-        for thread in process::threads(owner) {
-            if self.known_threads.insert(thread)
-                && let Some(list) = process::robust_list(thread)
-            {
-                self.thread_pages.insert(list - list % PAGE_BYTES as u64);
-            }
+        let now: BTreeSet<i32> = process::threads(owner).into_iter().collect();
+        let before = self.threads.len();
+        // Others may be of a process that has the same space.
+        self.threads
+            .retain(|thread, _| now.contains(thread) || !process::has_ended(*thread));
+        let some_ended = self.threads.len() < before;
+        for thread in now {
+            self.threads.entry(thread).or_insert_with(|| {
+                let list = process::robust_list(thread)?;
+                let page = list - list % PAGE_BYTES as u64;
+                self.thread_pages.insert(page);
+                Some(page)
+            });
+        }
+        if some_ended {
+            self.thread_pages = self.threads.values().copied().flatten().collect();
         }
     }
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use log::debug;
 
 use crate::fence::Fence;
-use crate::state::Server;
 
 /// Memory beyond the budget from which on programs are stopped, and as a part of it.
 const BEYOND_BYTES_MIN: u64 = 4 << 20;
@@ -32,6 +31,22 @@ impl Throttle {
         }
     }
 
+    /// Stops the programs while more than the budget is in memory of which some can leave, or lets them run on.
+    pub(crate) fn follow(&mut self, used_bytes: u64, budget_bytes: u64, can_leave: bool) {
+        let beyond_bytes = (budget_bytes / BEYOND_PART).max(BEYOND_BYTES_MIN);
+        let now = Instant::now();
+        match self.stopped_since {
+            None if used_bytes > budget_bytes + beyond_bytes && can_leave => self.begin(now),
+            Some(since) => {
+                let is_kept = used_bytes <= budget_bytes;
+                if is_kept || !can_leave || now - since > STOP_TIME_MAX {
+                    self.end();
+                }
+            }
+            None => {}
+        }
+    }
+
     /// All run on.
     pub(crate) fn end(&mut self) {
         let Some(since) = self.stopped_since.take() else {
@@ -43,7 +58,7 @@ impl Throttle {
     }
 
     fn begin(&mut self, now: Instant) {
-        if now >= self.runs_until {
+        if now >= self.runs_until && self.fence.is_some() {
             self.stopped_since = Some(now);
             self.freeze(true);
         }
@@ -58,27 +73,36 @@ impl Throttle {
     }
 }
 
-impl Server {
-    /// Stops the programs while too much is in memory that can leave, or lets them run on.
-    pub(crate) fn throttle(&mut self) {
-        if self.throttle.fence.is_none() {
-            return;
-        }
-        let (used, budget) = (self.statistics.used_bytes, self.statistics.budget_bytes);
-        let beyond = (budget / BEYOND_PART).max(BEYOND_BYTES_MIN);
-        let now = Instant::now();
-        match self.throttle.stopped_since {
-            None if used > budget + beyond && !self.is_stuck() && self.has_agent() => {
-                self.throttle.begin(now);
-            }
-            Some(since) if used <= budget || self.is_stuck() || now - since > STOP_TIME_MAX => {
-                self.throttle.end();
-            }
-            _ => {}
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_stopped_while_they_are_beyond_the_budget() {
+        const BUDGET: u64 = 100 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        let fence = Fence::of_directory(directory.path().into());
+        let mut throttle = Throttle::new(Some(fence));
+        let mut after = |used_bytes, can_leave| {
+            throttle.follow(used_bytes, BUDGET, can_leave);
+            let file = directory.path().join("cgroup.freeze");
+            std::fs::read_to_string(file).unwrap_or_default()
+        };
+        assert_eq!(after(BUDGET + (3 << 20), true), "");
+        assert_eq!(after(BUDGET + (8 << 20), false), "");
+        assert_eq!(after(BUDGET + (8 << 20), true), "1");
+        assert_eq!(after(BUDGET + 1, true), "1");
+        assert_eq!(after(BUDGET, true), "0");
     }
 
-    fn has_agent(&self) -> bool {
-        self.spaces.values().any(|space| space.agent.is_some())
+    #[test]
+    fn programs_run_on_if_nothing_can_leave() {
+        let directory = tempfile::tempdir().unwrap();
+        let fence = Fence::of_directory(directory.path().into());
+        let mut throttle = Throttle::new(Some(fence));
+        throttle.follow(200 << 20, 100 << 20, true);
+        throttle.follow(200 << 20, 100 << 20, false);
+        let word = std::fs::read_to_string(directory.path().join("cgroup.freeze"));
+        assert_eq!(word.unwrap(), "0");
     }
 }

@@ -25,16 +25,16 @@
 //! holder of the lock removes them. A server has a number of its own because its devices come and
 //! go.
 
+mod claims;
 mod dead;
 mod notes;
 mod turn;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,8 @@ use uzram::ErrorKind;
 
 use crate::error::{Error, Result};
 use crate::system;
+
+pub use claims::Claim;
 
 /// Longest device name, in bytes; leaves room for the directory in a socket's path.
 pub const NAME_BYTES_MAX: usize = 32;
@@ -51,18 +53,11 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub const NAMES_MAX: usize = 1024;
 /// The names of devices that are given none: this and a number.
 pub const NUMBERED: &str = "uzram";
-/// The same for programs under a budget.
-const NUMBERED_RUNS: &str = "run";
 
 /// Most files looked at in a state directory: three per name, and strangers.
 const ENTRIES_MAX: usize = 8 * NAMES_MAX;
 /// Bytes read of a lock file.
 const OWNER_BYTES_MAX: u64 = 4096;
-/// Tries for a name that is held: `list` holds a dead server's lock for an instant.
-const CLAIM_TRIES: u32 = 20;
-const CLAIM_PAUSE: Duration = Duration::from_millis(5);
-/// Tries to lock a file. Each lost one means that another process removed the file in between.
-const UNLINK_RACES_MAX: u32 = 100;
 
 const CONTROL_SUFFIX: &str = "control";
 const RUN_CONTROL_SUFFIX: &str = "run-control";
@@ -308,72 +303,6 @@ impl StateDir {
         self.file(number, CONTROL_SUFFIX)
     }
 
-    /// Takes `name` for a device of this process and removes the files of a dead server of that
-    /// name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a bad name or a directory too deep for sockets,
-    /// [`ErrorKind::Busy`] if the name is taken, [`ErrorKind::Io`] if the system refuses.
-    pub fn claim(&self, name: &str) -> Result<Claim> {
-        self.claim_as(Kind::Device, name, Kind::Run)
-    }
-
-    /// Takes `name`, or else the first free one of `run0`, `run1`, …, for a program under a budget.
-    ///
-    /// # Errors
-    /// As [`StateDir::claim`].
-    pub fn claim_run(&self, name: Option<&str>) -> Result<Claim> {
-        match name {
-            Some(name) => self.claim_as(Kind::Run, name, Kind::Device),
-            None => self.claim_first(Kind::Run, NUMBERED_RUNS),
-        }
-    }
-
-    /// Devices and runs have one name only once, as commands take both.
-    fn claim_as(&self, kind: Kind, name: &str, other: Kind) -> Result<Claim> {
-        check_name(name)?;
-        check_socket_path(&self.file(name, kind.socket_suffixes()[0]))?;
-        if let Some(entry) = self.living_entry(other, name) {
-            return Err(taken(name, entry.owner.as_ref()));
-        }
-        for _ in 0..CLAIM_TRIES {
-            if let Some(claim) = self.try_claim(kind, name)? {
-                return Ok(claim);
-            }
-            std::thread::sleep(CLAIM_PAUSE);
-        }
-        Err(taken(name, self.owner(kind, name).as_ref()))
-    }
-
-    /// Takes the first free name of `uzram0`, `uzram1`, … for a device of this process.
-    ///
-    /// # Errors
-    /// As [`StateDir::claim`]; [`ErrorKind::Busy`] if all [`NAMES_MAX`] are taken.
-    pub fn claim_free(&self) -> Result<Claim> {
-        self.claim_first(Kind::Device, NUMBERED)
-    }
-
-    /// Takes the first free number for this process as a server.
-    ///
-    /// # Errors
-    /// As [`StateDir::claim_free`].
-    pub fn claim_server(&self) -> Result<Claim> {
-        self.claim_first(Kind::Server, "")
-    }
-
-    fn claim_first(&self, kind: Kind, stem: &str) -> Result<Claim> {
-        for number in 0..NAMES_MAX {
-            let name = format!("{stem}{number}");
-            check_socket_path(&self.file(&name, kind.socket_suffixes()[0]))?;
-            if let Some(claim) = self.try_claim(kind, &name)? {
-                return Ok(claim);
-            }
-        }
-        let (path, last) = (self.path.display(), NAMES_MAX - 1);
-        let text = format!("{path}: {stem}0 to {stem}{last} are all taken");
-        Err(Error::new(ErrorKind::Busy, text))
-    }
-
     /// The devices that living processes serve, sorted by name (`uzram2` before `uzram10`).
     /// Removes the dead servers' own files; their devices stay, see [`StateDir::dead`].
     ///
@@ -478,36 +407,6 @@ impl StateDir {
         options.open(self.file(name, kind.lock_suffix()))
     }
 
-    fn try_claim(&self, kind: Kind, name: &str) -> Result<Option<Claim>> {
-        let path = self.file(name, kind.lock_suffix());
-        for _ in 0..UNLINK_RACES_MAX {
-            let mut options = OpenOptions::new();
-            options
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600);
-            let file = options.open(&path).map_err(|e| self.io_error(&path, e))?;
-            match file.try_lock() {
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(e)) => return Err(self.io_error(&path, e)),
-                Ok(()) if !self.names(kind, name, &file) => {}
-                Ok(()) => {
-                    file.set_len(0).map_err(|e| self.io_error(&path, e))?;
-                    self.remove_sockets(kind, name);
-                    return Ok(Some(Claim {
-                        dir: self.clone(),
-                        kind,
-                        name: name.to_owned(),
-                        file,
-                    }));
-                }
-            }
-        }
-        Ok(None)
-    }
-
     /// Whether the lock file of `name` is, at this moment, `file`.
     fn names(&self, kind: Kind, name: &str, file: &File) -> bool {
         let Ok(named) = self.open_lock(kind, name) else {
@@ -533,63 +432,6 @@ impl StateDir {
     fn io_error(&self, path: &Path, error: std::io::Error) -> Error {
         Error::new(ErrorKind::Io, path.display().to_string()).with_source(error)
     }
-}
-
-/// A name that this process serves. Dropping it removes the name's files and frees it.
-#[derive(Debug)]
-pub struct Claim {
-    dir: StateDir,
-    kind: Kind,
-    name: String,
-    file: File,
-}
-
-impl Claim {
-    /// The name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The directory of the claim.
-    #[must_use]
-    pub fn dir(&self) -> &StateDir {
-        &self.dir
-    }
-
-    /// Writes the owner for other programs.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
-    pub fn publish(&mut self, owner: &Owner) -> Result<()> {
-        if self.kind == Kind::Device {
-            // Of an earlier disk of this name.
-            let _ = fs::remove_file(self.dir.use_note(&self.name));
-        }
-        let text = serde_json::to_string(owner)
-            .map_err(|e| Error::new(ErrorKind::Io, "state file").with_source(e))?;
-        let written = self
-            .file
-            .set_len(0)
-            .and_then(|()| self.file.rewind())
-            .and_then(|()| self.file.write_all(text.as_bytes()));
-        let path = self.dir.file(&self.name, self.kind.lock_suffix());
-        written.map_err(|e| self.dir.io_error(&path, e))
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        // The lock goes with the file, after the files: nobody can hold the name in between.
-        self.dir.remove_files(self.kind, &self.name);
-    }
-}
-
-fn taken(name: &str, owner: Option<&Owner>) -> Error {
-    let holder = owner.map_or(String::new(), |owner| format!(" by process {}", owner.pid));
-    let text =
-        format!("name {name}: already served{holder}; choose another --name or end that server");
-    Error::new(ErrorKind::Busy, text)
 }
 
 fn make_state_dir(path: &Path) -> Result<()> {
@@ -631,7 +473,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     fn state() -> (tempfile::TempDir, StateDir) {
         let temp = tempfile::tempdir().unwrap();

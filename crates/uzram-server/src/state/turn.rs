@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use uzram::ErrorKind;
 
-use super::{CLAIM_PAUSE, Claim, Kind, StateDir};
+use super::claims::{CLAIM_PAUSE, Claim};
+use super::{Kind, StateDir};
 use crate::error::{Error, Result};
 
 /// Longest wait for another `up` or `down`: taking swap down reads all of it.
