@@ -52,6 +52,11 @@ fn memory_beside_a_stack_leaves() {
 }
 
 #[test]
+fn memory_of_a_thread_that_has_ended_leaves() {
+    is_right("stack-again");
+}
+
+#[test]
 fn a_core_lacks_what_is_compressed_and_has_all_else() {
     if !can_run() {
         return;

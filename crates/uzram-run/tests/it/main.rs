@@ -174,6 +174,22 @@ fn a_killed_server_ends_all_with_a_message() {
 }
 
 #[test]
+fn a_server_that_is_told_to_end_outlives_the_program() {
+    if !can_run() {
+        return;
+    }
+    let mut holding = Holding::new();
+    let server = holding.server();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        kill(Pid::from_raw(server), signal).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!has_ended(server) && holding.run.try_wait().unwrap().is_none());
+    kill(Pid::from_raw(holding.program), Signal::SIGTERM).unwrap();
+    assert_eq!(holding.end().0, Some(128 + 15));
+}
+
+#[test]
 fn a_killed_front_ends_all() {
     if !can_run() {
         return;

@@ -79,23 +79,57 @@ pub fn has_memory_beside_a_stack() {
     area.push_out();
     // Served memory above is no part of the mapping any more that this one makes.
     map(Some(below), STACK_PAGES);
+    begin_on_stack(below, STACK_PAGES, sleeps);
+    area.check_all();
+    Pressure::new().round();
+    area.push_out();
+    area.check_all();
+}
+
+extern "C" fn naps(_: *mut libc::c_void) -> *mut libc::c_void {
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::ptr::null_mut()
+}
+
+/// Begins a thread on so many pages at `stack`, which are its own until it ends.
+fn begin_on_stack(
+    stack: usize,
+    pages: usize,
+    body: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+) -> libc::pthread_t {
     // SAFETY: attributes of zeroes may be initialized.
     let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
     let attributes = &raw mut attributes;
     // SAFETY: the place is of attributes.
     let result = unsafe { libc::pthread_attr_init(attributes) };
     expect("attributes", result, 0);
-    // SAFETY: the stack is the thread's alone, and lives as long as the program.
-    let result =
-        unsafe { libc::pthread_attr_setstack(attributes, below as *mut _, STACK_PAGES * PAGE) };
+    // SAFETY: the stack is the thread's alone, as the caller has promised.
+    let result = unsafe { libc::pthread_attr_setstack(attributes, stack as *mut _, pages * PAGE) };
     expect("a stack", result, 0);
     let mut thread = 0;
     // SAFETY: the thread sleeps.
     let result =
-        unsafe { libc::pthread_create(&raw mut thread, attributes, sleeps, std::ptr::null_mut()) };
+        unsafe { libc::pthread_create(&raw mut thread, attributes, body, std::ptr::null_mut()) };
     expect("a thread", result, 0);
-    area.check_all();
-    Pressure::new().round();
+    thread
+}
+
+/// Memory in which a thread had its stack leaves once the thread has ended.
+pub fn has_memory_of_an_ended_thread() {
+    let pages = 16 * MIB;
+    Area::away(pages).check_all();
+    let base = map(None, pages);
+    let thread = begin_on_stack(base, pages, naps);
+    let begin = std::time::Instant::now();
+    let mut pressure = Pressure::new();
+    while begin.elapsed() < std::time::Duration::from_millis(400) {
+        pressure.round();
+    }
+    drop(pressure);
+    // SAFETY: the thread is joined once, and has no value.
+    let result = unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+    expect("its end", result, 0);
+    let area = Area::at(base, pages);
     area.push_out();
     area.check_all();
 }

@@ -41,6 +41,7 @@ fn main() {
         "signals" => calls::takes_signals(),
         "spawn" => processes::spawns(),
         "stack" => calls::has_memory_beside_a_stack(),
+        "stack-again" => calls::has_memory_of_an_ended_thread(),
         "vfork" => processes::vforks(),
         "whole" => transfers::reads_all_at_once(),
         "wipe" => mappings::is_wiped_on_fork(),
