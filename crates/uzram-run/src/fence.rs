@@ -18,6 +18,9 @@ const LIMIT_BYTES: u64 = 256 << 20;
 const REMOVE_TRIES: usize = 20;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
+/// The process that writes it.
+const THIS: &str = "0";
+
 /// The group, and the one of who made it.
 #[derive(Debug)]
 pub(crate) struct Fence {
@@ -36,7 +39,10 @@ impl Fence {
         // Of a run that was killed, with the same number: it is empty, or stays.
         let _ = fs::remove_dir(&group);
         fs::create_dir(&group)?;
-        Ok(Fence { own, group })
+        let fence = Fence { own, group };
+        // Who may not come back to its own group must not leave it.
+        fs::write(fence.own.join("cgroup.procs"), THIS).inspect_err(|_| fence.remove())?;
+        Ok(fence)
     }
 
     /// The group at `path`, made by another process in the group of this one.
@@ -60,17 +66,18 @@ impl Fence {
         &self.group
     }
 
-    /// This process is in the group while `begin` runs: what it begins is there from its first moment.
+    /// This process is in the group from now on, with all that it begins, until [`leave`](Fence::leave).
     ///
     /// # Errors
-    /// The system's; `begin` was not called.
-    pub(crate) fn begin_inside<T>(&self, begin: impl FnOnce() -> T) -> io::Result<T> {
-        const THIS: &str = "0";
-        fs::write(self.group.join("cgroup.procs"), THIS)?;
-        let begun = begin();
-        // It was there before.
-        fs::write(self.own.join("cgroup.procs"), THIS)?;
-        Ok(begun)
+    /// The system's.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        fs::write(self.group.join("cgroup.procs"), THIS)
+    }
+
+    /// This process is again where it was, and what it has begun stays.
+    pub(crate) fn leave(&self) {
+        // That it may was seen when the group was made.
+        let _ = fs::write(self.own.join("cgroup.procs"), THIS);
     }
 
     /// Has the kernel end processes of the group beyond what a budget allows. Without the controller nothing is done.

@@ -172,12 +172,12 @@ impl Front {
         let me = rustix::process::getpid();
         rustix::process::set_child_subreaper(Some(me)).map_err(failed("no subreaper"))?;
         let signals = catch_signals().map_err(|error| (FAILED, format!("no signals: {error}")))?;
-        let start = || start_program(&options.program);
-        let started = match &fence {
-            Some(fence) => fence.begin_inside(start).unwrap_or_else(|_| start()),
-            None => start(),
-        };
-        let program = started.inspect_err(|_| {
+        let entered = fence.as_ref().map(Fence::enter);
+        let program = start_program(&options.program);
+        if let (Some(fence), Some(Ok(()))) = (&fence, entered) {
+            fence.leave();
+        }
+        let program = program.inspect_err(|_| {
             let _ = send(socket.as_fd(), &ToServer::End, None);
             fence.iter().for_each(Fence::remove);
         })?;

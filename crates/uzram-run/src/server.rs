@@ -22,6 +22,8 @@ use crate::space::Fault;
 use crate::state::{Fatal, Server};
 use crate::units::PAGE_BYTES;
 
+/// The server's share of busy CPUs, if it may choose that.
+const NICE: i32 = -10;
 /// Rounds of reading messages before other work.
 const READS_MAX: usize = 8;
 
@@ -38,6 +40,8 @@ pub fn serve() -> uzram::Result<()> {
     process::raise_descriptors();
     // Signals of the terminal are the program's, and so are those for all processes of a unit. This one ends after them.
     let _ = rustix::process::setsid();
+    // Programs wait for it, and it looks at them in time, also where all CPUs are busy.
+    let _ = rustix::process::setpriority_process(None, NICE);
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let nobody = Arc::new(AtomicBool::new(false));
         let _ = signal_hook::flag::register(signal as i32, nobody);
