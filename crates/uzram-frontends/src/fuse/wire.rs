@@ -431,7 +431,8 @@ impl<'a> Reply<'a> {
         let time_granularity_ns = 1;
         reply.u32(time_granularity_ns);
         let pages = limits.request_bytes_max / limits.page_bytes.max(1);
-        reply.u16(u16::try_from(pages).unwrap_or(u16::MAX).max(1));
+        // Two at least: what is no longer than a page may lie in two, and must not come in two requests.
+        reply.u16(u16::try_from(pages).unwrap_or(u16::MAX).max(2));
         reply.u16(0);
         reply.u32((flags >> 32) as u32);
         (0..7).for_each(|_| reply.u32(0));
