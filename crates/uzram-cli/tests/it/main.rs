@@ -31,6 +31,7 @@ mod swap;
 mod tls;
 mod top;
 mod tree;
+mod tree_backing;
 mod tree_block;
 mod tree_cold;
 mod tree_kernel;

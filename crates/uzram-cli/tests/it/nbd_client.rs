@@ -56,6 +56,14 @@ impl NbdClient {
         Ok(data)
     }
 
+    /// The errno of a read that fails.
+    pub fn read_fails(&mut self, offset: u64, length: u32) -> Result<u32> {
+        self.ask_read(offset, length)?;
+        let errno = self.error()?;
+        assert_ne!(errno, 0);
+        Ok(errno)
+    }
+
     pub fn ask_read(&mut self, offset: u64, length: u32) -> Result<()> {
         self.request(READ, offset, length, &[])
     }

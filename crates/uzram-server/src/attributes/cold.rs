@@ -27,7 +27,7 @@ pub(super) fn idle(device: &Device, written: &Written<'_>) -> Result<()> {
             Ok(())
         }
         age => {
-            let seconds = whole("idle", age, u32::MAX.into())?;
+            let seconds = any_whole("idle", age)?;
             Ok(store.mark_idle_older_than(Duration::from_secs(seconds))?)
         }
     })
@@ -121,7 +121,13 @@ pub(super) fn backing_dev(device: &Device, written: &Written<'_>) -> Result<()> 
     })
 }
 
-/// A block device with a size, or a file.
+/// A number of any size. One beyond is EINVAL here, as in the kernel.
+fn any_whole(name: &str, text: &str) -> Result<u64> {
+    whole(name, text, u64::MAX).map_err(|error| error.with_errno(Errno::INVAL))
+}
+
+/// A block device with a size, or a file. A disk that has none yet, as the one that asks, is no backing device, so
+/// no disk is ever its own, nor lies on one that lies on it.
 fn check_backs(path: &Path, file: &std::fs::File) -> Result<()> {
     let shown = path.display().to_string();
     let failed = |_| invalid("backing_dev", &shown, "cannot be looked at");
@@ -129,7 +135,16 @@ fn check_backs(path: &Path, file: &std::fs::File) -> Result<()> {
     let found = rustix::fs::fstat(file.as_fd()).map_err(failed)?;
     match rustix::fs::FileType::from_raw_mode(found.st_mode) {
         rustix::fs::FileType::RegularFile => Ok(()),
-        rustix::fs::FileType::BlockDevice => Ok(()),
+        rustix::fs::FileType::BlockDevice => {
+            match rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(failed)? {
+                0 => Err(invalid(
+                    "backing_dev",
+                    &shown,
+                    "has no size, as a disk that is made",
+                )),
+                _ => Ok(()),
+            }
+        }
         _ => {
             let error = invalid("backing_dev", &shown, "neither a block device nor a file");
             Err(error.with_errno(Errno::NOTBLK))
@@ -148,7 +163,7 @@ pub(super) fn compressed_writeback(device: &Device, written: &Written<'_>) -> Re
 
 pub(super) fn writeback_limit(device: &Device, written: &Written<'_>) -> Result<()> {
     check_compresses(device)?;
-    let pages = whole("writeback_limit", written.value, u64::MAX)?;
+    let pages = any_whole("writeback_limit", written.value)?;
     device.tune(
         |setup| setup.writeback.limit_4k = pages,
         |store| {
@@ -161,7 +176,7 @@ pub(super) fn writeback_limit(device: &Device, written: &Written<'_>) -> Result<
 pub(super) fn writeback_limit_enable(device: &Device, written: &Written<'_>) -> Result<()> {
     check_compresses(device)?;
     // The kernel takes any number here.
-    let is_enabled = whole("writeback_limit_enable", written.value, u64::MAX)? != 0;
+    let is_enabled = any_whole("writeback_limit_enable", written.value)? != 0;
     device.tune(
         |setup| setup.writeback.is_limited = is_enabled,
         |store| {

@@ -161,6 +161,8 @@ pub static TABLE: &[Attribute] = {
             |s| s.stats.recompressed_pages.into()),
         shown(OUR_COUNT, "incompressible_pages", "pages that packing again does not make smaller",
             |s| s.stats.incompressible_pages.into()),
+        shown(OUR_COUNT, "bd_failed_writes", "tries to write pages back that failed; the pages stayed in memory",
+            |s| s.stats.bd_failed_writes.into()).grows(),
         shown(OUR_COUNT, "slow_path_writes", "writes that compressed twice, as memory had to be made",
             |s| s.stats.slow_path_writes.into()).grows(),
         shown(OUR_COUNT, "early_rejections", "writes kept raw untried, as the page looked random",
