@@ -60,7 +60,7 @@ fn run(cli: Cli) -> Result {
         Command::Down(args) => commands::down::run(state, &args),
         Command::Run(args) => commands::run::run(state, &args),
         Command::RunServer => commands::run::serve(),
-        Command::KeepTree { directory } => commands::serve::keep_tree(&directory),
+        Command::KeepTree { directory } => commands::serve::keep_tree(state, &directory),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Add(args) => commands::add::run(state, &args),
         Command::Remove(args) => commands::remove::run(state, &args),

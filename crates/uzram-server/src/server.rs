@@ -143,7 +143,8 @@ impl Prepared {
 
     /// Mounts zram's files over `directory`; see [`AllowedFiles`] for the files that values may name.
     /// `hot_add` makes disks as `template`, which has no size. `keeper` starts the process that unmounts it,
-    /// which calls [`keep`](uzram_frontends::fuse::keep) with the same directory.
+    /// which calls [`keep`](uzram_frontends::fuse::keep) with the same directory, and there looks at the state
+    /// directory ([`StateDir::entries`]) to tidy up.
     ///
     /// # Errors
     /// [`Io`](uzram::ErrorKind::Io) with the remedy, [`Busy`](uzram::ErrorKind::Busy) where another server's is.
@@ -200,7 +201,7 @@ impl Prepared {
         let scrape = move || metrics::text(all(&asked));
         let metrics = self.metrics.map(|bound| bound.serve(scrape)).transpose()?;
         let tree = self.tree.map(|(unserved, files)| {
-            let tree = Tree::new(Arc::clone(&self.registry), files);
+            let tree = Tree::new(Arc::clone(&self.registry), files, unserved.keeper());
             unserved.serve(Arc::new(tree))
         });
         Ok(Server {

@@ -46,7 +46,7 @@ fn main() {
         (Ok("on"), Some(directory)) => inside(&directory, Mode::On, false),
         (Ok("tree"), Some(directory)) => inside(&directory, Mode::On, true),
         (Ok("log"), Some(directory)) => inside(&directory, Mode::LogCalls, false),
-        (Ok("keeper"), Some(directory)) => fuse::keep(&directory.join("tree")).unwrap(),
+        (Ok("keeper"), Some(directory)) => fuse::keep(&directory.join("tree"), || ()).unwrap(),
         _ => {
             for mode in ["on", "log", "tree"] {
                 if mode == "tree" && !can_mount() {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::nbd_client::NbdClient;
 use crate::support::{Home, PATIENCE, Served, eventually};
 
 /// A server with a tree; unmounted whatever happens.
@@ -261,6 +262,25 @@ fn modes_and_refusals_are_the_kernels() {
 }
 
 #[test]
+fn a_value_comes_in_one_piece_wherever_it_lies() {
+    const PAGE: usize = 4096;
+    let Some(tree) = Tree::new(&[]) else {
+        return;
+    };
+    tree.read("hot_add");
+    let value = b"algo=deflate priority=2";
+    let mut memory = vec![0; 2 * PAGE];
+    let boundary = PAGE - memory.as_ptr().addr() % PAGE;
+    for before in 1..value.len().min(boundary) {
+        let place = boundary - before..boundary - before + value.len();
+        memory[place.clone()].copy_from_slice(value);
+        let written = tree.write("uzram0/recomp_algorithm", &memory[place]);
+        assert_eq!(written, Ok(()), "{before} bytes before a page's end");
+    }
+    assert!(tree.read("uzram0/recomp_algorithm").contains("[deflate]"));
+}
+
+#[test]
 fn a_value_names_files_in_allowed_directories_only() {
     let files = tempfile::tempdir().unwrap();
     let path = |name: &str| files.path().join(name);
@@ -346,6 +366,36 @@ fn a_server_that_is_killed_leaves_no_hang_and_the_next_takes_its_place() {
     drop(held);
     tree.served.take().unwrap().ends();
     assert_eq!(tree.home.files(), Vec::<String>::new());
+}
+
+#[test]
+fn the_name_of_a_server_that_died_meanwhile_is_taken() {
+    let Some(tree) = Tree::new(&[]) else {
+        return;
+    };
+    for _ in 0..2 {
+        let mut other = tree.home.serve(&["--size", "1M"]);
+        other.child.kill().unwrap();
+        other.child.wait().unwrap();
+        assert!(tree.home.files().contains(&"uzram0.nbd".to_owned()));
+        assert_eq!(tree.read("hot_add"), "0\n");
+        tree.write("uzram0/disksize", b"1M").unwrap();
+        let socket = tree.home.state().join("uzram0.nbd");
+        drop(NbdClient::connect(&socket, "uzram0").unwrap());
+        eventually("nobody is connected", || {
+            tree.write("hot_remove", b"0").is_ok()
+        });
+    }
+    // A socket that somebody listens at is not taken.
+    let socket = tree.home.state().join("uzram0.nbd");
+    let options = ["--size", "1M", "--name", "a", "--socket"];
+    let mut other = tree
+        .home
+        .serve(&[&options[..], &[socket.to_str().unwrap()]].concat());
+    let refused = fs::read(tree.path("hot_add")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(EBUSY));
+    drop(NbdClient::connect(&socket, "a").unwrap());
+    other.ends();
 }
 
 #[test]

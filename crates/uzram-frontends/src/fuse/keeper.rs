@@ -1,9 +1,12 @@
 //! A process that unmounts a file system for one that may not: a server in a sandbox cannot, and one that was
-//! killed does not. It is started before both, asks nothing of anybody, and ends with the mount.
+//! killed does not. It is started before both, asks nothing of anybody, and ends with the mount. What else a
+//! sandbox refuses, and the program does, is done when the server asks.
 //!
 //! ```text
 //! the mount's process          a pipe          the keeper
 //!   goes on                  ◀──────── a byte: it is not to be ended by signals any more
+//!   tidy: a byte             ────────▶ does what the program gave it to do
+//!   goes on                  ◀──────── a byte
 //!   unmount: a byte, its end ────────▶ unmounts, whoever uses it
 //!   its death: the end alone ────────▶ unmounts if nobody answers there
 //!   waits for the end        ◀──────── its death
@@ -13,8 +16,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -27,10 +32,21 @@ pub(super) const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 /// Looks at a mount whose process is ending, at most, and the pause between two.
 const LOOKS_MAX: usize = 100;
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
+/// The time that a tidying may take.
+const TIDY_TIMEOUT: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
 
-/// The way to the process, for the one that has the mount. Dropping it is its death to the keeper.
+const UNMOUNT: u8 = b'.';
+const TIDY: u8 = b't';
+
+/// The way to the process, for the one that has the mount. Dropping all of its copies is its death to the keeper.
+#[derive(Clone, Debug)]
+pub struct Keeper(Arc<Mutex<Pipes>>);
+
 #[derive(Debug)]
-pub(super) struct Keeper {
+struct Pipes {
     ask: ChildStdin,
     done: ChildStdout,
 }
@@ -40,7 +56,7 @@ impl Keeper {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if it cannot be started.
-    pub fn start(mut command: Command) -> Result<Keeper> {
+    pub(super) fn start(mut command: Command) -> Result<Keeper> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let started = command.spawn();
         let refused = |error: io::Error| {
@@ -52,31 +68,51 @@ impl Keeper {
             return Err(refused(io::ErrorKind::BrokenPipe.into()));
         };
         done.read_exact(&mut [0]).map_err(refused)?;
-        Ok(Keeper { ask, done })
+        Ok(Keeper(Arc::new(Mutex::new(Pipes { ask, done }))))
+    }
+
+    /// Has the program do what its `tidy` does, and waits for that, 5 s at most. One that is gone does nothing.
+    pub fn tidy(&self) {
+        let mut pipes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pipes.ask.write_all(&[TIDY]).is_ok() {
+            let mut answer = [PollFd::new(&pipes.done, PollFlags::IN)];
+            // A late answer is taken for the next one's, which then waits too little.
+            if poll(&mut answer, Some(&TIDY_TIMEOUT)).is_ok_and(|ready| ready > 0) {
+                let _ = pipes.done.read(&mut [0]);
+            }
+        }
     }
 
     /// Has the mount taken away, and waits for that.
-    pub fn unmount(mut self) {
+    pub(super) fn unmount(&self) {
+        let mut pipes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // One that is gone says so by the end of its output.
-        let _ = self.ask.write_all(b".");
-        drop(self.ask);
-        let _ = self.done.read_to_end(&mut Vec::new());
+        let _ = pipes.ask.write_all(&[UNMOUNT]);
+        let _ = pipes.done.read_to_end(&mut Vec::new());
     }
 }
 
-/// Says on standard output that it is there, waits for the end of standard input, and takes the mount at `directory`
-/// away: if it was asked, or if nobody answers there. This is all that the program does that
-/// [`UnservedTree::new`](super::UnservedTree::new) starts; before, it sees to it that no signal ends it.
+/// Says on standard output that it is there, calls `tidy` whenever it is asked to, waits for the end of standard
+/// input, and takes the mount at `directory` away: if it was asked, or if nobody answers there. This is all that the
+/// program does that [`UnservedTree::new`](super::UnservedTree::new) starts; before, it sees to it that no signal ends
+/// it.
 ///
 /// # Errors
 /// [`ErrorKind::Io`], [`ErrorKind::Busy`] if the system refuses.
-pub fn keep(directory: &Path) -> Result<()> {
-    let mut output = io::stdout();
+pub fn keep(directory: &Path, tidy: impl Fn()) -> Result<()> {
     // One that is not heard is still of use.
-    let _ = output.write_all(b".").and_then(|()| output.flush());
-    let mut asked = Vec::new();
-    // Of more there is no use.
-    let _ = io::stdin().lock().take(1).read_to_end(&mut asked);
+    say_so();
+    let is_asked = loop {
+        let mut asked = [0];
+        match io::stdin().read_exact(&mut asked) {
+            Ok(()) if asked[0] == TIDY => {
+                tidy();
+                say_so();
+            }
+            Ok(()) => break true,
+            Err(_ended) => break false,
+        }
+    };
     for _ in 0..LOOKS_MAX {
         // Not the path: by the time that something is unmounted, another mount may be there.
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -85,7 +121,7 @@ pub fn keep(directory: &Path) -> Result<()> {
             Err(_gone) => return Ok(()),
         };
         match rustix::fs::fstatfs(&place) {
-            Ok(found) if found.f_type == FUSE_MAGIC && !asked.is_empty() => {}
+            Ok(found) if found.f_type == FUSE_MAGIC && is_asked => {}
             Err(Errno::NOTCONN) => {}
             // Its process has not ended quite, or another one's is there.
             Err(Errno::CONNABORTED) => {
@@ -106,4 +142,9 @@ pub fn keep(directory: &Path) -> Result<()> {
         };
     }
     Ok(())
+}
+
+fn say_so() {
+    let mut output = io::stdout();
+    let _ = output.write_all(b".").and_then(|()| output.flush());
 }

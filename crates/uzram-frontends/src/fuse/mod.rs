@@ -51,7 +51,7 @@ mod worker;
 use std::time::Duration;
 
 pub use fusermount::unmount_as_user;
-pub use keeper::keep;
+pub use keeper::{Keeper, keep};
 pub use mount::{Mount, Options};
 pub use tree::{Files, Node, ROOT, TREE_SOURCE, Text, TreeMount, UnservedTree};
 

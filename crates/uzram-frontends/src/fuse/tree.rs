@@ -147,6 +147,12 @@ impl UnservedTree {
         })
     }
 
+    /// The way to the process that unmounts it.
+    #[must_use]
+    pub fn keeper(&self) -> Keeper {
+        self.keeper.clone()
+    }
+
     /// Serves `files` there.
     ///
     /// # Errors

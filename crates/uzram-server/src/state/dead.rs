@@ -44,6 +44,22 @@ impl StateDir {
         }
     }
 
+    /// Removes sockets of names that have no lock: one that a server in a sandbox could not take, as the socket of an
+    /// earlier one was in its way, leaves such a socket.
+    pub(super) fn remove_lone_sockets(&self) {
+        if !self.is_own {
+            return;
+        }
+        for name in self.names_with(&[".nbd", ".vhost"]) {
+            let has_no_lock = self.open_lock(Kind::Device, &name).is_err();
+            let mut sockets = Kind::Device.socket_suffixes().iter();
+            // Nobody else takes the name meanwhile; giving it back removes what is left over.
+            if has_no_lock && sockets.any(|suffix| is_leftover(&self.file(&name, suffix))) {
+                drop(self.try_claim(Kind::Device, &name));
+            }
+        }
+    }
+
     /// Only who holds the lock alone may call this.
     pub(super) fn remove_files(&self, kind: Kind, name: &str) {
         self.remove_sockets(kind, name);

@@ -304,11 +304,13 @@ impl StateDir {
     }
 
     /// The devices that living processes serve, sorted by name (`uzram2` before `uzram10`).
-    /// Removes the dead servers' own files; their devices stay, see [`StateDir::dead`].
+    /// Removes the dead servers' own files; their devices stay, see [`StateDir::dead`]. Sockets that have no lock any
+    /// more go too.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the directory cannot be read.
     pub fn entries(&self) -> Result<Vec<Entry>> {
+        self.remove_lone_sockets();
         // For the leftovers of servers that had no device, and of `up`.
         self.living(Kind::Server)?;
         self.living(Kind::Turn)?;

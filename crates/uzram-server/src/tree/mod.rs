@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use uzram::ErrorKind;
-use uzram_frontends::fuse::{Files, Node, ROOT, TREE_SOURCE as SOURCE, Text};
+use uzram_frontends::fuse::{Files, Keeper, Node, ROOT, TREE_SOURCE as SOURCE, Text};
 
 use crate::attachment::usage;
 use crate::attributes::{self, Attribute, Group};
@@ -80,12 +80,19 @@ const FIXED: [(u64, u64, &str, Option<u16>); 7] = [
 pub(crate) struct Tree {
     registry: Arc<Registry>,
     files: AllowedFiles,
+    /// Outside of the sandbox.
+    keeper: Keeper,
 }
 
 impl Tree {
-    /// The tree of all devices that compress. Values name files in the directories of `files` only.
-    pub(crate) fn new(registry: Arc<Registry>, files: AllowedFiles) -> Tree {
-        Tree { registry, files }
+    /// The tree of all devices that compress. Values name files in the directories of `files` only. `keeper` removes
+    /// what dead servers left, when it is asked to.
+    pub(crate) fn new(registry: Arc<Registry>, files: AllowedFiles, keeper: Keeper) -> Tree {
+        Tree {
+            registry,
+            files,
+            keeper,
+        }
     }
 
     fn device(&self, number: u64) -> Option<Arc<Device>> {
@@ -115,10 +122,15 @@ impl Tree {
     }
 
     fn hot_add(&self) -> Result<Text, i32> {
-        let number = self
-            .registry
-            .hot_add()
-            .map_err(|error| refused("hot_add", &error))?;
+        let added = self.registry.hot_add().or_else(|error| {
+            if error.kind() != ErrorKind::Busy {
+                return Err(error);
+            }
+            // A sandbox lets nobody find out whether a socket is only left over.
+            self.keeper.tidy();
+            self.registry.hot_add()
+        });
+        let number = added.map_err(|error| refused("hot_add", &error))?;
         Ok(Text {
             bytes: format!("{number}\n").into_bytes(),
             next: None,

@@ -70,9 +70,7 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
         prepared.listen_for_metrics(metrics)?;
     }
     if let Some(tree) = plan.tree {
-        // Looking removes what dead servers left, which hot_add could not do in a sandbox.
-        state.entries()?;
-        let keeper = keeper(&tree.directory)?;
+        let keeper = keeper(&tree.directory, state.path())?;
         prepared.mount_tree(&tree.directory, tree.template, tree.files, keeper)?;
     }
     let config: Vec<&Path> = plan.config.as_deref().into_iter().collect();
@@ -107,19 +105,24 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     Ok(())
 }
 
-/// The program that unmounts the tree at `directory`.
-fn keeper(directory: &Path) -> Result<Command> {
+/// The program that unmounts the tree at `directory`, and removes what dead servers left in the directory `state`.
+fn keeper(directory: &Path, state: &Path) -> Result<Command> {
     let failed = |error: std::io::Error| Failure::Failed(format!("serve: {error}"));
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.arg("--control-dir").arg(state);
     command.arg("keep-tree").arg(directory);
     Ok(command)
 }
 
-/// Waits for the server that has started this process, and unmounts its tree. What asks the server to end, as
-/// Ctrl-C or the service manager, comes here too, and too early.
-pub fn keep_tree(directory: &Path) -> Result {
+/// Waits for the server that has started this process, and unmounts its tree; meanwhile it looks at the state
+/// directory when it is asked to. What asks the server to end, as Ctrl-C or the service manager, comes here too, and
+/// too early.
+pub fn keep_tree(state: StateAt<'_>, directory: &Path) -> Result {
     let _ignored = Signals::catch(false)?;
-    Ok(uzram_frontends::fuse::keep(directory)?)
+    let state = state.open()?;
+    // Looking removes what dead servers left.
+    let tidy = || drop(state.entries());
+    Ok(uzram_frontends::fuse::keep(directory, tidy)?)
 }
 
 /// Has another process serve, for `--fork` and `--run`.
