@@ -222,6 +222,21 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "kernel-zram-cold",
+        script: include_str!("../../guest/kernel-zram-cold.sh"),
+        modules: &[
+            "zram num_devices=1",
+            "brd rd_nr=2 rd_size=8192",
+            "fuse",
+            "loop max_loop=8",
+        ],
+        programs: &[install::BLKDISCARD],
+        uzram: true,
+        memory_mib: 512,
+        limit: Duration::from_secs(300),
+        ..PLAIN
+    },
+    GuestTest {
         name: "swap",
         script: include_str!("../../guest/swap.sh"),
         modules: &["fuse", "loop max_loop=2"],
