@@ -46,7 +46,7 @@ impl Disk<'_> {
         self.client.read(page * PAGE, 4096).unwrap() == noise(page, 4096)
     }
 
-    /// What is in memory stays and is served, what is not fails, and what is written anew is there again.
+    /// Pages in memory stay and are served, those that are not fail, and those written anew are there again.
     fn goes_on_without_its_backing_device(mut self) {
         let failed = |disk: &Disk<'_>| disk.tree.column("uzram0/io_stat", 0);
         for page in 0..PAGES / 2 {
