@@ -235,6 +235,8 @@ impl Region {
     /// setting; false if the system does not. It copies them, while others read and write them. Pages that are not
     /// resident become so.
     pub(crate) fn collapse(&self, range: Range<usize>) -> bool {
+        #[cfg(all(test, not(uzram_shuttle)))]
+        crate::crash::point();
         self.advise_size(&range, Advice::LinuxHugepage);
         let (at, length) = self.span(&range);
         // SAFETY: `span` checked the range; the advice changes no content.

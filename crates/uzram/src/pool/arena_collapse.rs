@@ -1,12 +1,13 @@
-//! Making huge pages of a file's small ones, and giving single pages back meanwhile.
+//! Making huge pages of a file's small ones, and giving single pages back.
 //!
 //! Memory of a file comes in small pages. A span whose pages are all there can be copied into one huge page, while pools
 //! use it. That is for the maintenance: it takes up to milliseconds, and writers never wait for it. The copy's memory
-//! counts as resident meanwhile, so it keeps within a limit. Pages that went back meanwhile are holes that the copy fills: they
-//! are given back again.
+//! counts as resident meanwhile, so it keeps within a limit.
+//!
+//! A copy fills holes. So no span becomes huge while pages of it are leaving, and pages that would leave meanwhile do so
+//! when it has ended.
 
 use super::{Arena, Bits, SPAN_PAGES, Span};
-use crate::pool::span::Mode;
 
 impl Arena {
     /// Makes one huge page, if a span can be one. True if there may be more.
@@ -18,6 +19,7 @@ impl Arena {
             return false;
         };
         state.spans[index].collapsed = true;
+        state.spans[index].collapsing = true;
         state.resident_pages += SPAN_PAGES;
         drop(state);
         let first = index * SPAN_PAGES;
@@ -25,48 +27,31 @@ impl Arena {
             .region
             .collapse(self.bytes_of(first..first + SPAN_PAGES));
         let mut state = self.state.lock();
-        let span = &mut state.spans[index];
-        let filled = span.vacant();
-        for (start, length) in filled.runs() {
-            span.populated.set(start, length);
-            span.used.set(start, length);
-        }
-        if !filled.is_empty() {
-            span.mode = Mode::Small;
-        }
-        // What was filled counts until it is shed.
-        state.resident_pages -= SPAN_PAGES - filled.count();
+        state.spans[index].collapsing = false;
+        let waited = state.spans[index].leaving;
+        state.resident_pages -= SPAN_PAGES;
         drop(state);
-        self.shed(first, filled);
+        self.shed(first, waited);
         made
     }
 
-    /// Gives pages of a span back that are marked as used for it.
+    /// Gives pages of a span back that are marked as leaving.
     pub(super) fn shed(&self, first: usize, runs: Bits) {
-        self.punch(first, runs);
-        let index = first / SPAN_PAGES;
-        let mut state = self.state.lock();
-        if state.spans[index].collapsed {
-            drop(state);
-            // A collapse that was under way may have filled the holes again.
-            self.punch(first, runs);
-            state = self.state.lock();
-        }
-        for (start, length) in runs.runs() {
-            let span = &mut state.spans[index];
-            span.populated.clear(start, length);
-            span.used.clear(start, length);
-            span.collapsed = false;
-            state.resident_pages -= length;
-        }
-        state.unclaim_if_empty(index);
-    }
-
-    fn punch(&self, first: usize, runs: Bits) {
         for (start, length) in runs.runs() {
             let bytes = self.bytes_of(first + start..first + start + length);
             self.region.split_huge_page(bytes.clone());
             self.region.release(bytes);
         }
+        let index = first / SPAN_PAGES;
+        let mut state = self.state.lock();
+        for (start, length) in runs.runs() {
+            let span = &mut state.spans[index];
+            span.populated.clear(start, length);
+            span.used.clear(start, length);
+            span.leaving.clear(start, length);
+            span.collapsed = false;
+            state.resident_pages -= length;
+        }
+        state.unclaim_if_empty(index);
     }
 }

@@ -282,3 +282,81 @@ fn a_limit_below_what_is_used_shows_until_enough_is_gone() {
         assert!(!arena.is_over_limit());
     }
 }
+
+/// An arena of a file with one full span, and the bytes that the file takes.
+#[cfg(not(uzram_shuttle))]
+fn full_span() -> (crate::sync::Arc<Arena>, impl Fn() -> u64) {
+    let arena = arena(config(128 << 20, 0, Backing::Memfd));
+    for _ in 0..SPAN_PAGES / 64 {
+        grow_and_take(&arena, 64).unwrap();
+    }
+    let file = arena.file().unwrap().unwrap();
+    let held_bytes = move || rustix::fs::fstat(&file).unwrap().st_blocks as u64 * 512;
+    (crate::sync::Arc::new(arena), held_bytes)
+}
+
+/// More than a giving back has.
+#[cfg(not(uzram_shuttle))]
+const PUNCHES_MAX: usize = 6;
+
+/// The copy fills holes, of whose pages nobody would know.
+#[cfg(not(uzram_shuttle))]
+#[test]
+fn pages_that_leave_a_span_that_is_about_to_be_copied_are_gone_afterwards() {
+    use std::sync::mpsc::channel;
+    for pause_at in 1..=PUNCHES_MAX {
+        let (arena, held_bytes) = full_span();
+        let (decided, is_decided) = channel();
+        let (punched, is_punched) = channel();
+        let (copied, is_copied) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut is_copying = false;
+                let hook = Box::new(move || {
+                    if !std::mem::replace(&mut is_copying, true) {
+                        decided.send(()).unwrap();
+                        is_punched.recv().unwrap();
+                    }
+                });
+                crate::crash::trace(hook, || arena.collapse_one());
+                drop(copied);
+            });
+            let paused = punched.clone();
+            let mut punches = 0;
+            let hook = Box::new(move || {
+                punches += 1;
+                if punches == pause_at {
+                    paused.send(()).unwrap();
+                    is_copied.recv().unwrap_err();
+                }
+            });
+            is_decided.recv().unwrap();
+            crate::crash::trace(hook, || arena.give_back(0, 64));
+            // Nobody listens any more if it paused.
+            let _ = punched.send(());
+        });
+        arena.trim(Parts::Too);
+        assert_eq!(held_bytes(), arena.stats().resident_bytes, "{pause_at}");
+        assert_eq!(held_bytes(), (SPAN_PAGES - 64) as u64 * PAGE_BYTES as u64);
+    }
+}
+
+#[cfg(not(uzram_shuttle))]
+#[test]
+fn no_span_is_copied_while_pages_of_it_leave() {
+    for copy_at in 1..=PUNCHES_MAX {
+        let (arena, held_bytes) = full_span();
+        let other = crate::sync::Arc::clone(&arena);
+        let mut punches = 0;
+        let hook = Box::new(move || {
+            punches += 1;
+            if punches == copy_at {
+                other.collapse_one();
+            }
+        });
+        crate::crash::trace(hook, || arena.give_back(0, 64));
+        arena.trim(Parts::Too);
+        assert_eq!(held_bytes(), arena.stats().resident_bytes, "{copy_at}");
+        assert_eq!(held_bytes(), (SPAN_PAGES - 64) as u64 * PAGE_BYTES as u64);
+    }
+}

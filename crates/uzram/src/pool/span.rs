@@ -29,8 +29,12 @@ pub(super) struct Span {
     pub used: Bits,
     /// Pages of ours in one page of the system come and go together.
     pub populated: Bits,
+    /// Used because they are on their way back to the system.
+    pub leaving: Bits,
     /// One huge page was made of its pages, or tried, since any of them went back.
     pub collapsed: bool,
+    /// One huge page is being made of its pages.
+    pub collapsing: bool,
 }
 
 impl Span {
@@ -39,7 +43,9 @@ impl Span {
         longest: 0,
         used: Bits::EMPTY,
         populated: Bits::EMPTY,
+        leaving: Bits::EMPTY,
         collapsed: false,
+        collapsing: false,
     };
 
     pub(super) fn free(&self) -> Bits {
@@ -69,12 +75,18 @@ impl Span {
         whole
     }
 
-    /// Marks them as used, for the caller to give back.
+    /// Marks them as leaving. Returns those that the caller gives back: none of a span that becomes huge, because the
+    /// copy would fill their holes.
     pub(super) fn hold(&mut self, pages: Range<usize>, grain: usize) -> Bits {
         let runs = self.whole_free(pages, grain);
-        let mark = |(start, length)| self.used.set(start, length);
-        runs.runs().for_each(mark);
-        runs
+        for (start, length) in runs.runs() {
+            self.used.set(start, length);
+            self.leaving.set(start, length);
+        }
+        match self.collapsing {
+            true => Bits::EMPTY,
+            false => runs,
+        }
     }
 
     /// The same of the whole span, which becomes one of small pages.
@@ -85,7 +97,10 @@ impl Span {
 
     /// Whether its pages may be copied into a huge one, which then takes no more memory than they do.
     pub(super) fn may_collapse(&self) -> bool {
-        self.mode == Mode::Small && !self.collapsed && self.populated.count() == SPAN_PAGES
+        self.mode == Mode::Small
+            && !self.collapsed
+            && self.leaving.is_empty()
+            && self.populated.count() == SPAN_PAGES
     }
 
     /// Whether giving back the free pages gains more than small pages cost.
