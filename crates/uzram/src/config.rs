@@ -41,7 +41,7 @@ const WRITEBACK_DEPTH_MAX: usize = 16;
 pub(crate) type Secondaries = [Option<Arc<Compression>>; PRIORITY_MAX as usize];
 
 /// Options that are valid together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct StoreConfig {
     pub disksize_bytes: u64,
     pub unit: Unit,

@@ -61,6 +61,12 @@ impl<P: Pool + ?Sized> PoolMemory<P> {
         self.arena.object(handle)
     }
 
+    /// The bytes of an object, also of one that [`PoolMemory::adopt`] refused because others lie there.
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn disputed_bytes<'a>(&'a self, handle: &'a Handle) -> &'a [u8] {
+        self.arena.object(handle)
+    }
+
     /// Prefetches bytes that an object may have, wherever they are.
     #[inline]
     pub(crate) fn prefetch(&self, bytes: Range<usize>) {

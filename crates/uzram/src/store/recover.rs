@@ -3,6 +3,10 @@
 //! The slot words are the only truth: a new pool over the same arena adopts every object that a word names, and the rest is
 //! dropped. A damaged word costs its page and no other: the page is lost, and reading it is an error until it is written.
 //!
+//! Of objects that lie on each other the only one whose checksum is right is kept. Without checksums, or if several are
+//! right, all are lost. They are lost in the table, and then the sweep begins anew: a pool cannot unlearn an object
+//! without giving back memory that the other one may need.
+//!
 //! A writer stores an object's checksum while its slot is locked, before it publishes the word. So checksum and object may
 //! differ where the dead process had a lock, and only there a checksum is made anew: elsewhere a difference is damage, which
 //! reads find.
@@ -17,7 +21,9 @@ use crate::codec::streams::SharedStreams;
 use crate::config::StoreConfig;
 use crate::error::{ErrorKind, Result};
 use crate::memory;
-use crate::pool::Handle;
+use crate::page::PageIndex;
+use crate::pool::{Handle, PoolConfig};
+use crate::region::Region;
 use crate::store::lock::SleepingBit;
 use crate::sync::Ordering;
 
@@ -35,12 +41,36 @@ pub struct Recovery {
     pub resealed_pages: u64,
 }
 
+/// Objects that could not be adopted beside others.
+#[derive(Debug, Default)]
+struct Disputes {
+    places: Vec<Range<usize>>,
+    /// Pages whose checksums were made anew and so prove nothing, in ascending order.
+    resealed: Vec<PageIndex>,
+}
+
+/// A page whose object has disputed bytes.
+struct Claimant {
+    index: PageIndex,
+    place: Range<usize>,
+    is_right: bool,
+}
+
 impl Store {
     pub(super) fn recover(config: StoreConfig, remains: Remains) -> Result<(Store, Recovery)> {
         let mut pool_config = config.pool_config();
         let (body, limits) = Body::take_over(&config, &mut pool_config, remains)?;
-        let store = Store::over(config, &pool_config, body)?;
-        let recovery = store.inner.settle_table()?;
+        let mut store = Store::over(config.clone(), &pool_config, body)?;
+        let mut disputes = Disputes::default();
+        let mut recovery = store.inner.settle_table(Some(&mut disputes))?;
+        if !disputes.places.is_empty() {
+            store.inner.settle_disputes(disputes)?;
+            let resealed = recovery.resealed_pages;
+            store = Store::over(config, &pool_config, store.inner.into_body(&pool_config)?)?;
+            recovery = store.inner.settle_table(None)?;
+            recovery.resealed_pages += resealed;
+        }
+        store.inner.pool.adopted();
         store.set_mem_limit(limits.bytes);
         Ok((store, recovery))
     }
@@ -78,8 +108,9 @@ impl Store {
 }
 
 impl StoreWith<SleepingBit, SharedStreams> {
-    /// Settles every slot, and makes everything anew that is told by them.
-    fn settle_table(&self) -> Result<Recovery> {
+    /// Settles every slot, and makes everything anew that is told by them. Objects that cannot be adopted beside others
+    /// stay as they are and are added to `disputes`; without these they are lost.
+    fn settle_table(&self, mut disputes: Option<&mut Disputes>) -> Result<Recovery> {
         let mut recovery = Recovery {
             generation: self
                 .superblock
@@ -87,15 +118,17 @@ impl StoreWith<SleepingBit, SharedStreams> {
                 .map_or(0, |block| block.generation()),
             ..Recovery::default()
         };
-        let mut disputed = Vec::new();
         self.table.inherit(self.unit, |slot, was_locked| {
-            let verdict = self.adopt(slot, &mut disputed)?;
+            let verdict = self.adopt(slot, disputes.as_deref_mut())?;
             let entry = match verdict {
                 Verdict::Kept => slot.entry(),
                 Verdict::Lost => &Entry::Lost,
             };
-            if was_locked && verdict == Verdict::Kept {
-                recovery.resealed_pages += u64::from(self.reseal(slot));
+            if was_locked && verdict == Verdict::Kept && self.reseal(slot) {
+                recovery.resealed_pages += 1;
+                if let Some(disputes) = &mut disputes {
+                    memory::push(&mut disputes.resealed, slot.index())?;
+                }
             }
             if verdict == Verdict::Kept {
                 self.count_flags(Flags::NONE, slot.flags());
@@ -105,30 +138,28 @@ impl StoreWith<SleepingBit, SharedStreams> {
             self.counters.add_all(counted(&Entry::Empty, entry));
             Ok(verdict)
         })?;
-        let lost = self.lose(disputed);
-        recovery.pages -= lost;
-        recovery.lost_pages += lost;
-        self.pool.adopted();
         Ok(recovery)
     }
 
-    /// Takes the slot's object over. Adds to `disputed` the bytes of one that lies on another.
-    fn adopt(&self, slot: &Locked, disputed: &mut Vec<Range<usize>>) -> Result<Verdict> {
+    /// Takes the slot's object over.
+    fn adopt(&self, slot: &Locked, disputes: Option<&mut Disputes>) -> Result<Verdict> {
         let handle = match slot.entry() {
             Entry::Raw(handle) => handle,
             Entry::Packed(handle) if self.could_pack(slot, handle) => handle,
             Entry::Packed(_) | Entry::Back(_) | Entry::Lost => return Ok(Verdict::Lost),
             Entry::Empty | Entry::Same(_) => return Ok(Verdict::Kept),
         };
-        match self.pool.adopt(handle) {
-            Ok(()) => Ok(Verdict::Kept),
-            Err(error) if error.kind() == ErrorKind::OutOfRange => Ok(Verdict::Lost),
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
+        match (self.pool.adopt(handle), disputes) {
+            (Ok(()), _) => Ok(Verdict::Kept),
+            (Err(error), Some(disputes)) if error.kind() == ErrorKind::Corrupt => {
                 let start = handle.offset_bytes();
-                memory::push(disputed, start..start + handle.size_bytes())?;
-                Ok(Verdict::Lost)
+                memory::push(&mut disputes.places, start..start + handle.size_bytes())?;
+                Ok(Verdict::Kept)
             }
-            Err(error) => Err(error),
+            (Err(error), _) => match error.kind() {
+                ErrorKind::OutOfRange | ErrorKind::Corrupt => Ok(Verdict::Lost),
+                _ => Err(error),
+            },
         }
     }
 
@@ -147,43 +178,95 @@ impl StoreWith<SleepingBit, SharedStreams> {
         let Some(cell) = self.checksum_cell(slot.index()) else {
             return false;
         };
-        let checksum = crc32fast::hash(self.pool.bytes(handle));
+        let checksum = crc32fast::hash(self.pool.disputed_bytes(handle));
         let differed = cell.swap(checksum, Ordering::Relaxed) != checksum;
         #[cfg(test)]
         crate::crash::point();
         differed
     }
 
-    /// Loses every page whose object has any of these bytes, as it is not known whose they are. Returns how many.
-    fn lose(&self, mut disputed: Vec<Range<usize>>) -> u64 {
-        disputed.sort_unstable_by_key(|bytes| bytes.start);
-        disputed.dedup_by(|next, bytes| {
-            let joins = next.start <= bytes.end;
-            if joins {
-                bytes.end = bytes.end.max(next.end);
+    /// Loses every page whose object has disputed bytes, but those whose objects are right where no other one is.
+    fn settle_disputes(&self, disputes: Disputes) -> Result<()> {
+        let mut claimants = self.claimants(disputes)?;
+        claimants.sort_unstable_by_key(|claimant| claimant.place.start);
+        let right = |claimant: &&Claimant| claimant.is_right;
+        let mut kept = Vec::new();
+        let mut before = 0;
+        let mut all_right = claimants.iter().filter(right).peekable();
+        while let Some(claimant) = all_right.next() {
+            let next = all_right.peek().map_or(usize::MAX, |next| next.place.start);
+            if before <= claimant.place.start && claimant.place.end <= next {
+                memory::push(&mut kept, claimant.index)?;
             }
-            joins
-        });
-        if disputed.is_empty() {
-            return 0;
+            before = before.max(claimant.place.end);
         }
+        kept.sort_unstable();
+        for claimant in claimants {
+            if kept.binary_search(&claimant.index).is_err() {
+                let guard = self.table.lock(claimant.index)?;
+                // The pool's knowledge of the object ends with this pool.
+                std::mem::forget(guard.publish(Entry::Lost, Flags::NONE));
+            }
+        }
+        Ok(())
+    }
+
+    fn claimants(&self, disputes: Disputes) -> Result<Vec<Claimant>> {
+        let places = joined(disputes.places);
         let is_disputed = |place: Range<usize>| {
-            let at = disputed.partition_point(|bytes| bytes.end <= place.start);
-            disputed
-                .get(at)
-                .is_some_and(|bytes| bytes.start < place.end)
+            let at = places.partition_point(|bytes| bytes.end <= place.start);
+            places.get(at).is_some_and(|bytes| bytes.start < place.end)
         };
-        let mut lost = 0;
+        let mut claimants = Vec::new();
         let mut next = 0;
-        while let Some((index, _)) =
+        while let Some((index, seen)) =
             self.seen_from(next, |seen| seen.place().is_some_and(is_disputed))
         {
-            if let Ok(guard) = self.table.lock(index) {
-                self.put(guard, Entry::Lost, 0, Flags::NONE);
-                lost += 1;
+            let guard = self.table.lock(index)?;
+            if let (Entry::Raw(handle) | Entry::Packed(handle), Some(place)) =
+                (guard.entry(), seen.place())
+            {
+                let is_right = self.checksums.is_some()
+                    && disputes.resealed.binary_search(&index).is_err()
+                    && self
+                        .verified(&guard, self.pool.disputed_bytes(handle))
+                        .is_ok();
+                let claimant = Claimant {
+                    index,
+                    place,
+                    is_right,
+                };
+                memory::push(&mut claimants, claimant)?;
             }
             next = index.0 + 1;
         }
-        lost
+        Ok(claimants)
     }
+
+    /// The memory of a store that nobody uses, for a store that is made anew over it.
+    fn into_body(self, pool: &PoolConfig) -> Result<Body<SleepingBit>> {
+        let Some(arena) = self.pool.file()? else {
+            unreachable!("what a process left lies in files");
+        };
+        Ok(Body {
+            superblock: self.superblock,
+            table: self.table,
+            arena: Region::attach(arena, pool.arena_bytes(), "arena")?,
+            checksums: self.checksums,
+            ages: self.ages.map(|ages| ages.accessed_s),
+        })
+    }
+}
+
+/// The same bytes in ranges that are apart and ascending.
+fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_unstable_by_key(|bytes| bytes.start);
+    ranges.dedup_by(|next, bytes| {
+        let joins = next.start <= bytes.end;
+        if joins {
+            bytes.end = bytes.end.max(next.end);
+        }
+        joins
+    });
+    ranges
 }

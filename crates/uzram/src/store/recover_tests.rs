@@ -653,6 +653,65 @@ fn a_damaged_word_costs_its_page_alone() {
     }
 }
 
+/// A page whose word names the object of another one, before or behind it, does not cost that one.
+#[test]
+fn of_objects_on_each_other_the_only_one_with_a_right_checksum_is_kept() {
+    for pool in crate::pools() {
+        let make_config = || with_pool(pool, config(64, Unit::DEFAULT, "lz4", true));
+        let (before, files) = make(make_config());
+        for index in 0..60 {
+            before
+                .write(PageIndex(index), &compressible(index, 4096))
+                .unwrap();
+        }
+        for (index, seed) in [(20, 21), (21, 21), (30, 31), (31, 31)] {
+            before
+                .write(PageIndex(index), &compressible(seed, 4096))
+                .unwrap();
+        }
+        let table = files.table();
+        let word = |index: usize| table.words()[index].load(Ordering::Relaxed);
+        // Locked by the dead: that its checksum is made anew proves nothing.
+        let damaged = [
+            (8, word(9)),
+            (13, word(12)),
+            (20, word(21)),
+            (40, word(41) | 1),
+        ];
+        for (index, word) in damaged {
+            table.words()[index].store(word, Ordering::Relaxed);
+        }
+        // Nobody's checksum is right.
+        table.words()[31].store(word(30), Ordering::Relaxed);
+        let damaged_place = before.inner.table.glimpse(PageIndex(30)).unwrap();
+        let arena = files.arena();
+        arena.words()[damaged_place.start / 8].fetch_xor(1, Ordering::Relaxed);
+        drop(before);
+        let (store, recovery) = recover(make_config(), files.remains());
+        let lost = [8, 13, 20, 21, 30, 31, 40];
+        assert_eq!((recovery.generation, recovery.pages), (2, 60 - 7), "{pool}");
+        assert_eq!(
+            (recovery.lost_pages, store.stats().lost_pages),
+            (7, 7),
+            "{pool}"
+        );
+        for index in 0..60 {
+            if lost.contains(&index) {
+                assert!(is_lost(&store, index), "{pool}: {index}");
+            } else {
+                assert!(
+                    read(&store, index) == compressible(index, 4096),
+                    "{pool}: {index}"
+                );
+            }
+        }
+        drop(store);
+        let (store, recovery) = recover(make_config(), files.remains());
+        assert_eq!((recovery.generation, recovery.lost_pages), (3, 7));
+        use_up(&store);
+    }
+}
+
 #[test]
 fn damage_while_nobody_has_the_store_is_found() {
     let make_config = || config(8, Unit::DEFAULT, "lz4", true);
