@@ -13,7 +13,7 @@ use super::super::fault_tests::compressible;
 use super::super::recover_tests::{Files, make, map, read, recover};
 use super::*;
 use crate::config::StoreBuilder;
-use crate::{PageIndex, Parameters, Store, Unit};
+use crate::{PageIndex, Store, Unit};
 
 fn options() -> StoreBuilder {
     Store::builder()
@@ -81,7 +81,9 @@ fn other_options_are_refused_by_name_and_the_right_ones_open_it() {
 #[cfg(feature = "c-codecs")]
 fn another_dictionary_is_refused_and_another_level_is_not() {
     let with = |dictionary: &[u8], level| {
-        let parameters = Parameters::default().dictionary(dictionary).level(level);
+        let parameters = crate::Parameters::default()
+            .dictionary(dictionary)
+            .level(level);
         options().algorithm("zstd").parameters(parameters)
     };
     let store = with(b"uzram keeps pages", 3).build().unwrap();
