@@ -1,3 +1,5 @@
+# The programs of each run are in a group of their own.
+mountpoint -q /sys/fs/cgroup || mount -t cgroup2 groups /sys/fs/cgroup
 # A program in a third of its memory, without swap: all of it is right, and the budget is kept but for what one look misses.
 uzram run --memory 48M --stats -- eat $((144 << 20)) 2> /tmp/said || { cat /tmp/said; exit 1; }
 cat /tmp/said
@@ -20,7 +22,6 @@ if [ "$status" != 0 ]; then
     grep -q 'the server was killed' /tmp/said
 fi
 # Memory that cannot leave has a limit, which the kernel keeps in the group of the run, and nowhere else.
-mountpoint -q /sys/fs/cgroup || mount -t cgroup2 groups /sys/fs/cgroup
 if grep -q memory /sys/fs/cgroup/cgroup.controllers 2> /dev/null; then
     echo +memory > /sys/fs/cgroup/cgroup.subtree_control
     mkdir -p /tmp/shared
