@@ -368,7 +368,7 @@ fn a_full_disk_says_so_and_goes_on() {
     file.write_all_at(&content[..4096], 0).unwrap();
     file.sync_all().unwrap();
     drop(file);
-    served.ends();
+    assert_eq!(served.wait(), Some(0));
     machine.is_clean();
 }
 
@@ -408,7 +408,7 @@ fn a_server_does_not_end_under_a_file_system() {
     run("mkfs.ext4", &["-q", "-F", device.to_str().unwrap()]);
     run("mount", &[device.to_str().unwrap(), mnt]);
     served.signal("TERM");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(std::time::Duration::from_millis(1500));
     assert!(served.child.try_wait().unwrap().is_none());
     fs::write(machine.directory.join("file"), text(3, 10_000)).unwrap();
     run("umount", &[mnt]);
@@ -418,6 +418,21 @@ fn a_server_does_not_end_under_a_file_system() {
         said.contains("not ending: uzram0 is in use at /dev/loop"),
         "{said}"
     );
+    machine.is_clean();
+}
+
+#[test]
+fn a_server_ends_that_was_told_so_just_before_the_last_close() {
+    let Some(machine) = Machine::with(&[]) else {
+        return;
+    };
+    let mut served = machine.home.serve(&["--size", "1M", "--attach", "fuse"]);
+    let file = fs::File::open(path_of(&served)).unwrap();
+    served.signal("TERM");
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    drop(file);
+    assert_eq!(served.wait(), Some(0));
+    assert!(!served.stderr().contains("not ending"));
     machine.is_clean();
 }
 

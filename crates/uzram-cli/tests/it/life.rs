@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 58] = [
+const NAMES: [&str; 59] = [
     "name",
     "device",
     "path",
@@ -61,6 +61,7 @@ const NAMES: [&str; 58] = [
     "mem_ratio",
     "recompressed_pages",
     "incompressible_pages",
+    "bd_failed_writes",
     "slow_path_writes",
     "early_rejections",
     "mem_spare",

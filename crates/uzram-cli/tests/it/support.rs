@@ -254,6 +254,12 @@ pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
+/// Whether a process has ended. Its parent may have, too, and then init waits for it or nobody: a zombie is as good as gone.
+pub fn has_ended(pid: impl std::fmt::Display) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
+}
+
 /// A process that has ended and is not waited for.
 pub fn zombie() -> Child {
     let ended = Command::new("true").stdin(Stdio::null()).spawn().unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::attach::{Machine, installed, no_dead_disks, run, text};
 use crate::cgroup::Cgroup;
-use crate::support::{Ran, eventually, is_root};
+use crate::support::{Ran, eventually, has_ended, is_root};
 
 impl Machine {
     fn up(&self, arguments: &[&str]) -> Ran {
@@ -50,11 +50,7 @@ impl Machine {
         self.will_kill();
         let pid = self.pid(name).to_string();
         run("kill", &["-9", &pid]);
-        // Its parent has ended, so nobody but init waits for it: a zombie is as good as gone.
-        eventually("the server is gone", || {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-            stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
-        });
+        eventually("the server is gone", || has_ended(&pid));
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use uzram_frontends::nbd::Endpoint;
@@ -35,6 +35,10 @@ use welcome::welcome;
 const STATUS_CUT_SHORT: i32 = 1;
 /// Longest time for such a server to unmount.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Longest time from the last close of a file to the kernel's word about it, and between two looks.
+const CLOSE_TIME_MAX: Duration = Duration::from_millis(500);
+const CLOSE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the command. Returns when a signal has ended the server.
 pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
@@ -83,10 +87,12 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     }
     server.notifier().ready(&status(&server));
     loop {
-        match (signals.wait(), in_use(&server)) {
-            (Asked::Reload, _) => reload(&server, plan.config.as_deref()),
-            (Asked::End, None) => break,
-            (Asked::End, Some(users)) => {
+        match signals.wait() {
+            Asked::Reload => reload(&server, plan.config.as_deref()),
+            Asked::End => {
+                let Some(users) = still_in_use(&server) else {
+                    break;
+                };
                 log::error!(
                     "not ending: {users}; end that first (uzram down), or kill -9 this process and \
                      lose what it holds"
@@ -299,6 +305,18 @@ fn mode<'a>(
 }
 
 /// The users of an attached disk. They would lose its data.
+/// The same after a moment: the kernel tells of the last close after the close.
+fn still_in_use(server: &Server) -> Option<String> {
+    let begin = Instant::now();
+    loop {
+        let users = in_use(server)?;
+        if begin.elapsed() > CLOSE_TIME_MAX {
+            return Some(users);
+        }
+        thread::sleep(CLOSE_PAUSE);
+    }
+}
+
 fn in_use(server: &Server) -> Option<String> {
     let devices = server.devices();
     let mut attached = devices.iter().filter(|device| device.path().is_some());
