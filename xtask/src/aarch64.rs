@@ -19,6 +19,7 @@ const GUEST_ADDRESSES: &str = "16G";
 const STARTS: &str = "starts a program, which fails under the emulator";
 const ADDRESSES: &str = "reserves more addresses than the emulator is given";
 const TABLES: &str = "reads tables of memory that the emulator does not fill in";
+const ADVICE: &str = "needs advice on memory that the emulator does not pass on";
 const SLOW: &str = "takes long emulated";
 
 /// Tests that do not run here, by the start of their names, and why. The suite runs them natively.
@@ -36,6 +37,10 @@ const SKIPPED: &[(&str, &str)] = &[
     ("btt::tests::a_power_cut_leaves_every", SLOW),
     ("btt::tests::hostile_metadata", SLOW),
     ("pool::arena::tests::a_limit_of_a_few_pages", ADDRESSES),
+    ("pool::arena::tests::no_span_is_copied", ADVICE),
+    ("pool::arena::tests::pages_that_leave_a_span", ADVICE),
+    ("store::recover_tests::a_take_over_makes_no_page", ADDRESSES),
+    ("store::recover_tests::full_spans_become_huge", ADVICE),
     ("store::compact::tests::a_sweep_looks_at", ADDRESSES),
     ("region::tests::no_part_of_a_region_stays", TABLES),
     ("pool::arena::tests::counts_are_the_systems", TABLES),

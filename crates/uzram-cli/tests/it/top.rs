@@ -31,13 +31,15 @@ fn size(columns: u16, lines: u16) -> Winsize {
 
 impl Terminal {
     fn new(mut command: Command, columns: u16, lines: u16) -> Terminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         tcsetwinsize(&master, size(columns, lines)).unwrap();
         let path = ptsname(&master, Vec::new()).unwrap();
         let slave = || -> OwnedFd {
-            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
+            let flags =
+                rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
             rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap()
         };
         command.stdin(slave()).stdout(slave()).stderr(slave());
@@ -88,6 +90,10 @@ impl Terminal {
                 self.screen.process(&bytes);
             }
             if let Some(status) = self.child.try_wait().unwrap() {
+                // The reader may be behind; it ends after the last byte.
+                while let Ok(bytes) = self.output.recv_timeout(PATIENCE) {
+                    self.screen.process(&bytes);
+                }
                 return status.code();
             }
             assert!(Instant::now() < until, "it does not end");

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::fault_tests::{compressible, noise};
-use super::recover_tests::{Files, config, make, read, recover, use_up, with_pool};
+use super::recover_tests::{DENSER, Files, config, make, read, recover, use_up, with_pool};
 use super::*;
 use crate::codec::Compression;
 
@@ -28,7 +28,7 @@ impl Kind {
     fn config(self) -> StoreConfig {
         let mut config = config(PAGES, Unit::DEFAULT, "lz4", self.checksum);
         config.mem_limit_bytes = self.limit_bytes;
-        config.secondaries[0] = Some(Compression::new("deflate", Unit::DEFAULT).unwrap());
+        config.secondaries[0] = Some(Compression::new(DENSER, Unit::DEFAULT).unwrap());
         with_pool(self.pool, config)
     }
 }

@@ -76,7 +76,7 @@ pub(super) struct Superblock {
     region: Region,
     generation: u64,
     /// Locked for as long as it is open.
-    _claim: OwnedFd,
+    _claim: Claim,
 }
 
 impl Superblock {
@@ -208,8 +208,18 @@ impl Superblock {
     }
 }
 
-/// Locks the store for this process, by an open file description of its own.
-fn claim(region: &Region) -> Result<OwnedFd> {
+/// The lock of a store for this process, on an open file description of its own.
+#[derive(Debug)]
+struct Claim(OwnedFd);
+
+impl Drop for Claim {
+    /// A child that this process has just made holds a copy until it starts its program: closing would not be enough.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn claim(region: &Region) -> Result<Claim> {
     let failed = |error: std::io::Error| {
         let text = "cannot claim a store that outlives its process: that takes /proc";
         Error::new(ErrorKind::Io, text).with_source(error)
@@ -220,7 +230,7 @@ fn claim(region: &Region) -> Result<OwnedFd> {
     let own = File::options().read(true).write(true).open(path);
     let own = OwnedFd::from(own.map_err(failed)?);
     match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(own),
+        Ok(()) => Ok(Claim(own)),
         Err(Errno::WOULDBLOCK) => Err(busy()),
         Err(errno) => Err(failed(errno.into())),
     }

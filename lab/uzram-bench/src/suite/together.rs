@@ -41,14 +41,17 @@ pub(crate) fn run_together<W>(works: Vec<(usize, W)>) -> Result<Duration>
 where
     W: FnOnce() -> Result<()> + Send,
 {
-    let count = works.len();
-    let waiting = &AtomicUsize::new(count);
+    let waiting = &AtomicUsize::new(works.len());
     let works = works.into_iter();
     let laps = at_once(works.map(|(cpu, work)| move || run_pinned(cpu, waiting, work)))?;
-    let rates = laps
-        .iter()
-        .map(|lap| 1.0 / lap.own().as_secs_f64().max(1e-9));
-    Ok(Duration::from_secs_f64(count as f64 / rates.sum::<f64>()))
+    Ok(together(laps.iter().map(|lap| lap.own())))
+}
+
+/// The time of one of several works that took these times at once.
+fn together(times: impl ExactSizeIterator<Item = Duration>) -> Duration {
+    let count = times.len();
+    let rates = times.map(|time| 1.0 / time.as_secs_f64().max(1e-9));
+    Duration::from_secs_f64(count as f64 / rates.sum::<f64>())
 }
 
 fn run_pinned(cpu: usize, waiting: &AtomicUsize, work: impl FnOnce() -> Result<()>) -> Result<Lap> {
@@ -70,16 +73,17 @@ mod tests {
 
     #[test]
     fn threads_add_their_rates_and_an_error_of_one_is_the_result() {
-        let cpu = machine::allowed_cpus()[0];
-        let nap = |milliseconds| {
-            move || -> Result<()> {
-                thread::sleep(Duration::from_millis(milliseconds));
-                Ok(())
-            }
-        };
         // Rates of 1/20 and 1/60 add up to 2/30.
-        let time = run_together(vec![(cpu, nap(20)), (cpu, nap(60))]).unwrap();
-        assert!(time >= Duration::from_millis(30), "{time:?}");
+        let times = [20, 60].map(Duration::from_millis);
+        let time = together(times.into_iter());
+        assert!(time.abs_diff(Duration::from_millis(30)) < Duration::from_micros(1));
+        let cpu = machine::allowed_cpus()[0];
+        let nap = || -> Result<()> {
+            thread::sleep(Duration::from_millis(20));
+            Ok(())
+        };
+        let time = run_together(vec![(cpu, nap), (cpu, nap)]).unwrap();
+        assert!(time > Duration::ZERO);
         let fails = || -> Result<()> { Err(Error::Failed("no".to_owned())) };
         assert!(run_together(vec![(cpu, fails)]).is_err());
     }

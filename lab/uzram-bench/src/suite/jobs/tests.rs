@@ -172,10 +172,10 @@ fn a_device_that_is_too_small_is_refused_with_both_sizes() {
 #[test]
 fn an_interrupted_run_reports_what_it_has() {
     let options = options();
-    let plans: Vec<Plan> = (0..8).flat_map(|_| tiny()).collect();
+    let plans: Vec<Plan> = (0..4000).flat_map(|_| tiny()).collect();
     let stop = options.stop.clone();
     let ends = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(150));
+        std::thread::sleep(Duration::from_millis(500));
         stop.raise();
     });
     let mut findings = Findings::default();
