@@ -101,7 +101,7 @@ pub(super) fn with_pool(pool: &str, mut config: StoreConfig) -> StoreConfig {
     config
 }
 
-/// What makes some of these tests' pages smaller than lz4 does.
+/// A codec that makes some of these tests' pages smaller than lz4 does.
 pub(super) const DENSER: &str = if cfg!(feature = "c-codecs") {
     "deflate"
 } else {
