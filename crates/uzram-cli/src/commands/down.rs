@@ -36,6 +36,12 @@ pub fn end(child: &mut Child) {
 pub fn run(state: StateAt<'_>, args: &DownArgs) -> Result {
     let state = state.open_to_ask()?;
     let _turn = state.turn()?;
+    if let Some(owner) = state.run(&args.target).and_then(|run| run.owner) {
+        let (name, pid) = (&args.target, owner.pid);
+        let text =
+            format!("down {name}: a program under a budget and no disk; to end it: kill {pid}");
+        return Err(Failure::Failed(text));
+    }
     let Some(name) = find(&state, &args.target)? else {
         return Ok(());
     };

@@ -62,6 +62,9 @@ pub fn publish(
         } if attribute == "memory" => parse_memory(value)
             .map_err(|failure| refusal(failure.to_string()))
             .and_then(|bytes| Ok(controller.set_memory(bytes)?)),
+        Request::Set { attribute, .. } if attribute == "empty" => Err(refusal(format!(
+            "{name} is a program under a budget and no disk: nothing of it can be reset"
+        ))),
         Request::Set { attribute, .. } => Err(refusal(format!(
             "{attribute}: a program under a budget has one attribute to set, memory"
         ))),

@@ -102,6 +102,8 @@ fn a_run_has_a_name_figures_and_another_budget() {
     refused(&["set", "job", "memory", "much"], "much");
     refused(&["set", "job", "mem_limit", "1G"], "one attribute to set");
     refused(&["remove", "job"], "no disk");
+    refused(&["reset", "job"], "no disk");
+    refused(&["down", "job"], "to end it: kill");
     refused(&["stat", "job", "--raw"], "under a budget");
     refused(&["stat", "job", "--watch"], "under a budget");
     refused(

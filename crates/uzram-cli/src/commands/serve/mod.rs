@@ -304,8 +304,7 @@ fn mode<'a>(
     }
 }
 
-/// The users of an attached disk. They would lose its data.
-/// The same after a moment: the kernel tells of the last close after the close.
+/// As [`in_use`], but after a moment: the kernel tells of the last close after the close.
 fn still_in_use(server: &Server) -> Option<String> {
     let begin = Instant::now();
     loop {
@@ -317,6 +316,7 @@ fn still_in_use(server: &Server) -> Option<String> {
     }
 }
 
+/// The users of an attached disk. They would lose its data.
 fn in_use(server: &Server) -> Option<String> {
     let devices = server.devices();
     let mut attached = devices.iter().filter(|device| device.path().is_some());
