@@ -127,15 +127,19 @@ impl Server {
 
     /// Serves all that may grow, so that it waits for room.
     fn serve_all_areas(&mut self) {
+        let mut dropped = Vec::new();
         for space in self.spaces.values_mut() {
             if space.agent.is_none() {
                 continue;
             }
             space.look();
+            // Those of taken pages mean what they say only until these are stored.
+            dropped.append(&mut space.dropped);
             for area in space.areas.clone() {
                 // Another's, or gone meanwhile: it is left alone.
                 let _ = space.manage(&area);
             }
         }
+        dropped.into_iter().for_each(|place| self.release(place));
     }
 }
