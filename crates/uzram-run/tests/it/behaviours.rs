@@ -110,6 +110,15 @@ fn a_debugger_attaches_and_lets_go() {
 }
 
 #[test]
+fn a_process_that_is_traced_already_is_left_alone() {
+    let Some(right) = is_right("traced") else {
+        return;
+    };
+    let lines = right.told.matches("is left alone").count();
+    assert_eq!(lines, 1, "{}", right.told);
+}
+
+#[test]
 fn locked_memory_stays() {
     is_right("lock");
 }

@@ -42,6 +42,7 @@ fn main() {
         "spawn" => processes::spawns(),
         "stack" => calls::has_memory_beside_a_stack(),
         "stack-again" => calls::has_memory_of_an_ended_thread(),
+        "traced" => processes::is_traced(),
         "vfork" => processes::vforks(),
         "whole" => transfers::reads_all_at_once(),
         "wipe" => mappings::is_wiped_on_fork(),
