@@ -306,6 +306,13 @@ impl Registry {
         });
     }
 
+    /// Lets all devices and their names go, after [`Registry::end`].
+    pub(crate) fn forget_devices(&self) {
+        let claims = std::mem::take(&mut self.lock().claims);
+        self.replace_devices(Arc::new([]));
+        drop(claims);
+    }
+
     fn replace_devices(&self, devices: Devices) {
         *self.devices.write().unwrap_or_else(PoisonError::into_inner) = devices;
     }

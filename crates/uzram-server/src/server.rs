@@ -219,6 +219,9 @@ impl Prepared {
 impl Drop for Server {
     fn drop(&mut self) {
         self.registry.end(DRAIN_TIMEOUT);
+        // While somebody uses its files they keep the registry.
+        drop(self.tree.take());
+        self.registry.forget_devices();
     }
 }
 
