@@ -85,9 +85,18 @@ fn swap_of_a_hundred_gigabytes_and_a_disk_that_is_hot_added() {
         zram=/sys/block/zram$number
         echo 100G >$zram/disksize
         echo 1M >$zram/mem_limit
-        mkswap /dev/zram$number >/dev/null
+        # The machine has one table of swap, by names: another view's swap is of the same name.
+        tries=300
+        until mkswap /dev/zram$number >/dev/null 2>&1; do
+            test $((tries -= 1)) -gt 0
+            sleep 0.1
+        done
         test "$(cat $zram/initstate)" = 1
-        echo 1 >$zram/reset
+        tries=100
+        until echo 1 2>/dev/null >$zram/reset; do
+            test $((tries -= 1)) -gt 0
+            sleep 0.1
+        done
         test "$(cat $zram/initstate $zram/disksize | tr '\n' ' ')" = "0 0 "
         echo $number >/sys/class/zram-control/hot_remove
         test ! -e $zram
@@ -121,7 +130,11 @@ fn every_file_system_and_swap_go_by_the_kernels_names() {
             echo 320M >$zram/disksize
             case $fs in
                 swap)
-                    $make $node >/dev/null
+                    tries=300
+                    until $make $node >/dev/null 2>&1; do
+                        test $((tries -= 1)) -gt 0
+                        sleep 0.1
+                    done
                     swapon $node
                     grep -q "^$node " /proc/swaps
                     echo 1 2>/dev/null >$zram/reset && exit 9
