@@ -240,7 +240,11 @@ fn zramctl_finds_lists_and_resets() {
         r#"
         test "$(zramctl --find --size 64M --algorithm lz4)" = /dev/zram0
         test "$(zramctl --find --size 32M)" = /dev/zram1
-        mkswap /dev/zram0 >/dev/null
+        tries=300
+        until mkswap /dev/zram0 >/dev/null 2>&1; do
+            test $((tries -= 1)) -gt 0
+            sleep 0.1
+        done
         zramctl --noheadings --raw --bytes --output NAME,ALGORITHM,DISKSIZE | sort
         zramctl --reset /dev/zram0
         test "$(zramctl --noheadings --output NAME)" = /dev/zram1

@@ -214,7 +214,7 @@ const JOBS: [&str; 3] = ["randread", "randwrite", "randrw"];
 
 fn words(rw: &str) -> String {
     let buffers = "buffer_compress_percentage=50 refill_buffers scramble_buffers=1";
-    format!("rw={rw} bs=32k size=32m loops=4 randseed=100 numjobs=1 direct=1 {buffers}")
+    format!("rw={rw} bs=32k size=32m loops=16 randseed=100 numjobs=1 direct=1 {buffers}")
 }
 
 /// On a zram, for who writes there does all of the work. The rates of a loop device differ by up to four with the
