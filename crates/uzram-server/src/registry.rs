@@ -308,9 +308,8 @@ impl Registry {
 
     /// Lets all devices and their names go, after [`Registry::end`].
     pub(crate) fn forget_devices(&self) {
-        let claims = std::mem::take(&mut self.lock().claims);
         self.replace_devices(Arc::new([]));
-        drop(claims);
+        self.lock().claims.clear();
     }
 
     fn replace_devices(&self, devices: Devices) {

@@ -12,6 +12,7 @@ use uzram_server::state::{Entry, StateDir, check_name, own_uid};
 use uzram_server::system;
 
 use super::record::{forget, noted_at, resolved};
+use super::runs::no_disk;
 use super::{StateAt, disks, done, kernel_settings};
 use crate::args::DownArgs;
 use crate::failure::{Failure, Result};
@@ -37,10 +38,8 @@ pub fn run(state: StateAt<'_>, args: &DownArgs) -> Result {
     let state = state.open_to_ask()?;
     let _turn = state.turn()?;
     if let Some(owner) = state.run(&args.target).and_then(|run| run.owner) {
-        let (name, pid) = (&args.target, owner.pid);
-        let text =
-            format!("down {name}: a program under a budget and no disk; to end it: kill {pid}");
-        return Err(Failure::Failed(text));
+        let text = no_disk(&args.target, owner.pid);
+        return Err(Failure::Failed(format!("down: {text}")));
     }
     let Some(name) = find(&state, &args.target)? else {
         return Ok(());

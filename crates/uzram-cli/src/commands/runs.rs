@@ -68,9 +68,7 @@ pub fn publish(
         Request::Set { attribute, .. } => Err(refusal(format!(
             "{attribute}: a program under a budget has one attribute to set, memory"
         ))),
-        Request::Add { .. } | Request::Remove { .. } => Err(refusal(format!(
-            "{name} is a program under a budget and no disk; to end it: kill {pid}"
-        ))),
+        Request::Add { .. } | Request::Remove { .. } => Err(refusal(no_disk(&name, pid))),
     };
     let name = claim.name().to_owned();
     let handler: Arc<Handler> = Arc::new(move |request, _file| match answer(request) {
@@ -87,6 +85,11 @@ pub fn publish(
         _control: control,
         _claim: claim,
     })
+}
+
+/// The answer to who takes the run `name` for a disk. A signal to `pid` ends it.
+pub fn no_disk(name: &str, pid: impl std::fmt::Display) -> String {
+    format!("{name} is a program under a budget and no disk; to end it: kill {pid}")
 }
 
 fn refusal(text: String) -> uzram_server::Error {

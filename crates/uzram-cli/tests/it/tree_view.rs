@@ -6,10 +6,22 @@ use std::process::Command;
 use crate::support::Ran;
 use crate::tree::Tree;
 
+/// The machine has one table of swap, by names: another view's swap may be of the same name for a while.
+const MAKE_SWAP: &str = r#"
+    make_swap() {
+        tries=300
+        until mkswap "$1" >/dev/null; do
+            test $((tries -= 1)) -gt 0
+            sleep 0.1
+        done
+    }
+"#;
+
 /// Runs a script in a view.
 fn view(tree: &Tree, kind: &str, script: &str) -> Ran {
     let directory = tree.directory.to_str().unwrap();
-    let words = ["sh", "-euc", script];
+    let script = [MAKE_SWAP, script].concat();
+    let words = ["sh", "-euc", &script];
     let args = [&["view", kind, "--tree", directory, "--"][..], &words].concat();
     tree.home.run(&args)
 }
@@ -85,18 +97,9 @@ fn swap_of_a_hundred_gigabytes_and_a_disk_that_is_hot_added() {
         zram=/sys/block/zram$number
         echo 100G >$zram/disksize
         echo 1M >$zram/mem_limit
-        # The machine has one table of swap, by names: another view's swap is of the same name.
-        tries=300
-        until mkswap /dev/zram$number >/dev/null 2>&1; do
-            test $((tries -= 1)) -gt 0
-            sleep 0.1
-        done
+        make_swap /dev/zram$number
         test "$(cat $zram/initstate)" = 1
-        tries=100
-        until echo 1 2>/dev/null >$zram/reset; do
-            test $((tries -= 1)) -gt 0
-            sleep 0.1
-        done
+        echo 1 >$zram/reset
         test "$(cat $zram/initstate $zram/disksize | tr '\n' ' ')" = "0 0 "
         echo $number >/sys/class/zram-control/hot_remove
         test ! -e $zram
@@ -130,11 +133,7 @@ fn every_file_system_and_swap_go_by_the_kernels_names() {
             echo 320M >$zram/disksize
             case $fs in
                 swap)
-                    tries=300
-                    until $make $node >/dev/null 2>&1; do
-                        test $((tries -= 1)) -gt 0
-                        sleep 0.1
-                    done
+                    make_swap $node
                     swapon $node
                     grep -q "^$node " /proc/swaps
                     echo 1 2>/dev/null >$zram/reset && exit 9
@@ -240,11 +239,7 @@ fn zramctl_finds_lists_and_resets() {
         r#"
         test "$(zramctl --find --size 64M --algorithm lz4)" = /dev/zram0
         test "$(zramctl --find --size 32M)" = /dev/zram1
-        tries=300
-        until mkswap /dev/zram0 >/dev/null 2>&1; do
-            test $((tries -= 1)) -gt 0
-            sleep 0.1
-        done
+        make_swap /dev/zram0
         zramctl --noheadings --raw --bytes --output NAME,ALGORITHM,DISKSIZE | sort
         zramctl --reset /dev/zram0
         test "$(zramctl --noheadings --output NAME)" = /dev/zram1

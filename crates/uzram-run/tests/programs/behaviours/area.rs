@@ -40,6 +40,16 @@ impl Area {
         area
     }
 
+    /// Memory of a process that is left alone: more than the budget, and all of it stays.
+    pub fn stays() {
+        let pages = 96 * MIB;
+        let area = Area::at(map(None, pages), pages);
+        for _ in 0..3 {
+            area.check_all();
+        }
+        expect("absent pages", area.absent(0..pages), 0);
+    }
+
     /// Its pages.
     pub fn pages(&self) -> usize {
         self.versions.len()
