@@ -14,11 +14,14 @@ pub mod device;
 pub mod run;
 #[path = "args_show.rs"]
 pub mod show;
+#[path = "args_survive.rs"]
+pub mod survive;
 
 use btt::BttArgs;
 use device::{DeviceArgs, UpDeviceArgs};
 pub use run::RunArgs;
 pub use show::{ListArgs, MetricsArgs, StatArgs, TopArgs, ViewArgs, ZramctlArgs};
+pub use survive::{SurviveArgs, UpgradeArgs};
 
 /// Compressed RAM disks in user space: zram's job, words and counters, without the kernel module
 #[derive(Debug, Parser)]
@@ -75,6 +78,8 @@ pub enum Command {
     Set(SetArgs),
     Compact(CompactArgs),
     Reset(ResetArgs),
+    Upgrade(UpgradeArgs),
+    Survive(SurviveArgs),
     Capture(CaptureArgs),
     Btt(BttArgs),
     Advise(AdviseArgs),
@@ -155,6 +160,14 @@ pub struct ServeArgs {
     /// the first disk's address, $name its name
     #[arg(long, value_name = "COMMAND")]
     pub run: Option<String>,
+    /// Let the disks outlive the server: this process holds what they have, starts the server, and starts
+    /// another one when it is killed or crashes. Clients of NBD connect again and repeat what was not
+    /// answered. uzram upgrade puts another program in its place
+    #[arg(long)]
+    pub survive: bool,
+    /// Serve for a holder at the other end of standard input: `--survive` asks for that.
+    #[arg(long, hide = true)]
+    pub held: bool,
     /// End with whoever starts it: `--run` asks for that.
     #[arg(long, hide = true)]
     pub end_with_parent: bool,

@@ -21,6 +21,7 @@ use clap::error::ErrorKind;
 use uzram_advise::command::refusal;
 use uzram_advise::train::Options;
 
+use args::survive::SurviveCommand;
 use args::{Cli, Command, TrainArgs};
 use commands::StateAt;
 use failure::{Failure, Result};
@@ -73,6 +74,10 @@ fn run(cli: Cli) -> Result {
         Command::Set(args) => commands::set::run(state, &args),
         Command::Compact(args) => commands::compact::run(state, &args),
         Command::Reset(args) => commands::reset::run(state, &args),
+        Command::Upgrade(args) => commands::upgrade::run(state, &args),
+        Command::Survive(args) => match &args.command {
+            SurviveCommand::Export(args) => commands::survive::export(state, args),
+        },
         Command::Btt(args) => commands::btt::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Advise(args) => advise::run(&args),

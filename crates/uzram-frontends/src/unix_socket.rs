@@ -177,7 +177,7 @@ pub(crate) struct SocketNode {
 }
 
 impl SocketNode {
-    fn of(path: &Path) -> io::Result<SocketNode> {
+    pub fn of(path: &Path) -> io::Result<SocketNode> {
         // Absolute, so that a later change of the working directory does not matter.
         let path = std::path::absolute(path)?;
         let identity = identity(&path)?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use uzram::{Bio, BlockDevice, ErrorKind, Stats, Store, Zram};
+use uzram::{Bio, BlockDevice, ErrorKind, Remains, Stats, Store, Zram};
 use uzram_media::{Brd, Btt, Pmem, PmemFile};
 
 use crate::compressions::Compressions;
@@ -20,16 +20,72 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
-    /// Makes or opens the data of `config`. Only a compressing store takes its codecs from `compressions`.
-    pub(crate) fn build(config: &DeviceConfig, compressions: &Compressions) -> Result<Backing> {
+    /// Makes or opens the data of `config`; with `outliving`, so that it can outlive this process. Only a compressing
+    /// store takes its codecs from `compressions`.
+    ///
+    /// # Errors
+    /// Those of the kinds; [`ErrorKind::Unsupported`] for one that cannot outlive its process.
+    pub(crate) fn build(
+        config: &DeviceConfig,
+        compressions: &Compressions,
+        outliving: bool,
+    ) -> Result<Backing> {
         Ok(match config.kind {
-            DeviceKind::Zram => Backing::Zram(Arc::new(Zram::new(config.build(compressions)?))),
+            DeviceKind::Zram => {
+                let store = config.build(compressions, outliving)?;
+                Backing::Zram(Arc::new(Zram::new(store)))
+            }
+            DeviceKind::Brd if outliving => {
+                let text = "brd: its pages are this process's own and cannot outlive it; leave --survive out, or                             choose --device zram";
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
             DeviceKind::Brd => {
                 check_size(config.size_bytes)?;
                 Backing::Brd(Arc::new(Brd::new(config.size_bytes)?))
             }
             DeviceKind::Pmem => Backing::Pmem(Arc::new(pmem(config, path(config)?)?)),
             DeviceKind::Btt => Backing::Btt(Arc::new(btt(config, path(config)?)?)),
+        })
+    }
+
+    /// Takes over the data of `config` that a dead process left. What is in a file is opened again.
+    ///
+    /// # Errors
+    /// As [`Backing::build`], and if `remains` are of something else.
+    pub(crate) fn resume(
+        config: &DeviceConfig,
+        compressions: &Compressions,
+        remains: Option<Remains>,
+    ) -> Result<Backing> {
+        match (config.kind, remains) {
+            (DeviceKind::Zram, Some(remains)) => {
+                let (store, found) = config.recover(compressions, remains)?;
+                let name = config.name.as_deref().unwrap_or_default();
+                log::info!(
+                    "{name}: {} pages taken over, opened for the {}th time",
+                    found.pages,
+                    found.generation
+                );
+                if found.lost_pages > 0 {
+                    log::error!(
+                        "{name}: {} pages are lost: reading them fails",
+                        found.lost_pages
+                    );
+                }
+                Ok(Backing::Zram(Arc::new(Zram::new(store))))
+            }
+            _ => Backing::build(config, compressions, true),
+        }
+    }
+
+    /// The files that a process which outlives this one has to keep; none if the data is in a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no more descriptors may be had.
+    pub(crate) fn remains(&self) -> Result<Option<Remains>> {
+        Ok(match self.store() {
+            Some(store) => store.remains()?,
+            None => None,
         })
     }
 

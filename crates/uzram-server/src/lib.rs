@@ -28,6 +28,7 @@
 //! doctor       facts about this machine's kernel, and the command that suits it best
 //! registry     the devices of a server, coming and going
 //! sandbox      what a server gives up once it is set up
+//! survive      disks that outlive their server: what a holder keeps
 //! service      what a service manager is told, and hands over
 //! server       all of it together
 //! ```
@@ -64,6 +65,7 @@ mod server_config;
 pub mod service;
 pub mod size;
 pub mod state;
+pub mod survive;
 pub mod swap;
 pub mod system;
 mod tls;

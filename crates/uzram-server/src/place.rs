@@ -42,6 +42,24 @@ impl Place {
         Ok(Place::new(server, exports, true))
     }
 
+    /// Listens with a socket that listened here for a dead server; errors as [`NbdServer::resume`].
+    pub(crate) fn resume(socket: OwnedFd, limits: Limits) -> Result<Place> {
+        let exports = Arc::new(Exports::new());
+        let server = NbdServer::resume(socket, Arc::clone(&exports), limits)?;
+        Ok(Place::new(server, exports, false))
+    }
+
+    /// Another descriptor of its socket while it does not serve yet, to be kept for [`Place::resume`].
+    ///
+    /// # Errors
+    /// [`uzram::ErrorKind::Io`] if no more descriptors may be had.
+    pub(crate) fn socket(&self) -> Result<Option<OwnedFd>> {
+        match &*self.lock() {
+            State::Bound(server) => Ok(Some(server.socket()?)),
+            State::Serving(_) | State::Ended => Ok(None),
+        }
+    }
+
     fn new(server: NbdServer, exports: Arc<Exports>, is_inherited: bool) -> Place {
         Place {
             endpoint: server.endpoint().clone(),
@@ -172,6 +190,14 @@ impl Place {
         let state = std::mem::replace(&mut *self.lock(), State::Ended);
         if let State::Serving(server) = state {
             server.shutdown(drain);
+        }
+    }
+
+    /// The same, and leaves the socket's path to whoever takes the socket over.
+    pub(crate) fn leave(&self, drain: Duration) {
+        let state = std::mem::replace(&mut *self.lock(), State::Ended);
+        if let State::Serving(server) = state {
+            server.leave(drain);
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -23,10 +24,13 @@ use crate::registry::Registry;
 use crate::sandbox;
 use crate::service::{Inherited, Notifier};
 use crate::state::{Claim, Owner, StateDir};
+use crate::survive::{Joined, Keeper, Kept};
 use crate::tree::{self, AllowedFiles, Tree};
 
 /// Time for requests under way when a server ends: a client may have stopped reading.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same when it hands over: what is not answered then is asked for again by clients that outlive servers.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A server that holds everything that it needs from the system, and has no threads yet. This is
 /// the moment to give up privileges, which belong to a thread.
@@ -35,8 +39,10 @@ pub struct Prepared {
     control: BoundControl,
     metrics: Option<BoundMetrics>,
     tree: Option<(UnservedTree, AllowedFiles)>,
-    claim: Claim,
     registry: Arc<Registry>,
+    keeper: Option<Arc<Keeper>>,
+    number: String,
+    holder_socket: PathBuf,
 }
 
 /// A running server. Dropping it drains it: requests under way are answered, then sockets and
@@ -49,7 +55,6 @@ pub struct Server {
     tree: Option<TreeMount>,
     metrics: Option<Metrics>,
     _maintenance: Maintenance,
-    _claim: Claim,
     registry: Arc<Registry>,
     notifier: Arc<Notifier>,
 }
@@ -68,30 +73,49 @@ impl Server {
         configs: &[DeviceConfig],
         inherited: Vec<Inherited>,
     ) -> Result<Prepared> {
-        let mut claim = state.claim_server()?;
+        Server::prepare_held(state, configs, inherited, None)
+    }
+
+    /// The same for a server that a holder has started: it takes over what the server before it left, if there was
+    /// one, and not `configs` then.
+    ///
+    /// # Errors
+    /// As [`Server::prepare`]. What was left stays as it is.
+    pub fn prepare_held(
+        state: &StateDir,
+        configs: &[DeviceConfig],
+        mut inherited: Vec<Inherited>,
+        joined: Option<Joined>,
+    ) -> Result<Prepared> {
+        let (keeper, mut left) = match joined {
+            Some(joined) => (Some(Arc::new(joined.keeper)), joined.kept),
+            None => (None, Vec::new()),
+        };
+        inherited.extend(inherited_by_holder(&mut left));
+        if let Some(at) = left.iter().position(|kept| kept.key == SERVER_KEY) {
+            let server = left.swap_remove(at);
+            return resume(state, server, left, inherited, keeper);
+        }
+        let claim = state.claim_server()?;
         let path = state.control_socket(claim.name());
         let control = Control::bind(&path)?;
-        let owner = Owner {
-            pid: std::process::id(),
-            control: path,
-        };
-        claim.publish(&owner)?;
-        let registry = Arc::new(Registry::new(state, owner, inherited)?);
-        for config in configs {
-            registry.add(config).map_err(|error| match &config.name {
-                Some(name) if configs.len() > 1 => {
-                    Error::new(error.kind(), format!("{name}: {error}"))
-                }
-                _ => error,
-            })?;
+        if let Some(keeper) = &keeper {
+            let files = [("claim", claim.lock()?), ("control", control.socket()?)];
+            keeper.keep(SERVER_KEY.into(), claim.name().into(), &files);
         }
-        Ok(Prepared {
-            control,
-            metrics: None,
-            tree: None,
-            registry,
-            claim,
-        })
+        let prepared = Prepared::new(state, claim, control, inherited, keeper)?;
+        for config in configs {
+            prepared
+                .registry
+                .add(config)
+                .map_err(|error| match &config.name {
+                    Some(name) if configs.len() > 1 => {
+                        Error::new(error.kind(), format!("{name}: {error}"))
+                    }
+                    _ => error,
+                })?;
+        }
+        Ok(prepared)
     }
 
     /// Prepares and runs.
@@ -120,6 +144,14 @@ impl Server {
         self.tree.as_ref().map(TreeMount::directory)
     }
 
+    /// Whether it follows another one that died.
+    #[must_use]
+    pub fn is_successor(&self) -> bool {
+        self.registry
+            .keeper()
+            .is_some_and(|keeper| keeper.begin().take_overs > 0)
+    }
+
     /// The way to the service manager.
     #[must_use]
     pub fn notifier(&self) -> &Notifier {
@@ -134,7 +166,73 @@ impl Server {
     }
 }
 
+/// The key of what a server itself has.
+const SERVER_KEY: &str = "server";
+
+/// Sockets that somebody handed over to the holder.
+fn inherited_by_holder(left: &mut Vec<Kept>) -> Vec<Inherited> {
+    let is_inherited = |kept: &mut Kept| kept.name_of("inherited").is_some();
+    let sockets = left.extract_if(.., is_inherited);
+    sockets
+        .filter_map(|mut kept| {
+            Some(Inherited {
+                name: kept.note.as_str()?.to_owned(),
+                socket: kept.take("socket")?,
+            })
+        })
+        .collect()
+}
+
+/// Takes over what a dead server left.
+fn resume(
+    state: &StateDir,
+    mut server: Kept,
+    left: Vec<Kept>,
+    inherited: Vec<Inherited>,
+    keeper: Option<Arc<Keeper>>,
+) -> Result<Prepared> {
+    let number = server.note.as_str().unwrap_or_default().to_owned();
+    let (Some(lock), Some(socket)) = (server.take("claim"), server.take("control")) else {
+        let text = format!("{SERVER_KEY}: kept without its files");
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    };
+    let claim = state.resume_server(&number, lock)?;
+    let control = BoundControl::resume(&state.control_socket(&number), socket);
+    let prepared = Prepared::new(state, claim, control, inherited, keeper)?;
+    // Whatever fails from here on, nothing is removed that the next server needs. Who ends on purpose lets go of
+    // everything by name (`Server`'s destructor).
+    std::mem::forget(Arc::clone(&prepared.registry));
+    prepared.registry.resume(left)?;
+    Ok(prepared)
+}
+
 impl Prepared {
+    fn new(
+        state: &StateDir,
+        mut claim: Claim,
+        control: BoundControl,
+        inherited: Vec<Inherited>,
+        keeper: Option<Arc<Keeper>>,
+    ) -> Result<Prepared> {
+        let number = claim.name().to_owned();
+        let owner = Owner {
+            pid: std::process::id(),
+            control: state.control_socket(&number),
+            holder: keeper.as_ref().map(|keeper| keeper.begin().holder),
+        };
+        claim.publish(&owner)?;
+        let registry = Registry::new(state, claim, owner, inherited, keeper.clone())?;
+        Ok(Prepared {
+            control,
+            metrics: None,
+            tree: None,
+            registry: Arc::new(registry),
+            keeper,
+            holder_socket: state.holder_socket(&number),
+            number,
+        })
+    }
+
     /// Its devices, in the order in which they were asked for.
     #[must_use]
     pub fn devices(&self) -> Arc<[Arc<Device>]> {
@@ -204,6 +302,10 @@ impl Prepared {
             let tree = Tree::new(Arc::clone(&self.registry), files, unserved.keeper());
             unserved.serve(Arc::new(tree))
         });
+        if let Some(keeper) = self.keeper {
+            keeper.serving(&self.number);
+            leave_when_asked(keeper, Arc::clone(&self.registry), self.holder_socket)?;
+        }
         Ok(Server {
             _control: control,
             tree: tree.transpose()?,
@@ -211,13 +313,36 @@ impl Prepared {
             _maintenance: maintenance,
             registry: self.registry,
             notifier,
-            _claim: self.claim,
         })
     }
 }
 
+/// Ends this process once its holder asks for that: what is under way is answered, and everything else is left to the next
+/// server.
+fn leave_when_asked(keeper: Arc<Keeper>, registry: Arc<Registry>, socket: PathBuf) -> Result<()> {
+    let leave = move || {
+        if keeper.waits_for_hand_over() {
+            log::info!("handing over: requests under way are answered first");
+            registry.leave(HAND_OVER_TIMEOUT);
+            // No destructor runs: names, sockets and mounts stay.
+            std::process::exit(0);
+        }
+        let _ = std::fs::remove_file(socket);
+        log::error!(
+            "the holder, process {}, is gone: the disks are served on, but the end of this process loses them",
+            keeper.begin().holder
+        );
+    };
+    let thread = thread::Builder::new().name("uzram-holder".into());
+    let started = thread.spawn(leave);
+    started
+        .map(drop)
+        .map_err(|error| Error::new(ErrorKind::Io, "holder thread").with_source(error))
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
+        self.registry.say_end();
         self.registry.end(DRAIN_TIMEOUT);
         // While somebody uses its files they keep the registry.
         drop(self.tree.take());

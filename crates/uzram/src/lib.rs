@@ -90,7 +90,7 @@ pub use pool::pools;
 pub use stats::Stats;
 pub use store::{BlockState, ColdPages, Recompressed, Recompression, Store};
 #[cfg(not(uzram_shuttle))]
-pub use store::{Recovery, Remains};
+pub use store::{REMAINS_FORMAT, Recovery, Remains};
 
 /// Variants that the laboratory compares: stores with other slot locks and streams, pools without a store.
 /// The product never enables the feature `lab`. Nothing here is subject to semver.

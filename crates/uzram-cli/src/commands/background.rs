@@ -101,9 +101,10 @@ impl Background {
     /// The name and the address of its first disk.
     pub fn first_disk(&self, state: StateAt<'_>) -> Result<(String, String)> {
         let state = state.open_to_ask()?;
-        let pid = Some(self.child.id());
+        let pid = self.child.id();
         let mut entries = state.entries()?.into_iter();
-        let of_it = entries.find(|entry| entry.owner.as_ref().map(|owner| owner.pid) == pid);
+        let of_it =
+            entries.find(|entry| entry.owner.as_ref().is_some_and(|owner| owner.is_of(pid)));
         let Some(entry) = of_it else {
             return Ok((String::new(), String::new()));
         };

@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal};
 use uzram_server::attachment::{Leftovers, usage};
 use uzram_server::control::Request;
 use uzram_server::state::{Entry, StateDir, check_name, own_uid};
+use uzram_server::survive::{holder_at, let_go};
 use uzram_server::system;
 
 use super::record::{forget, noted_at, resolved};
@@ -234,6 +235,16 @@ fn end_server(state: &StateDir, entry: &Entry) -> Result {
             "{name}: its server is still starting; try again"
         )));
     };
+    let holder = owner.holder_socket();
+    // Its servers may have failed one after another, so that none is there to be asked.
+    if holder
+        .as_ref()
+        .is_some_and(|socket| let_go(socket, name).is_ok())
+    {
+        return Ok(());
+    }
+    // A holder would follow its server by another one. It passes a signal on, and ends with the server.
+    let holder = holder.and_then(|socket| holder_at(&socket));
     let others = disks(state)?;
     let has_others = others
         .iter()
@@ -242,7 +253,9 @@ fn end_server(state: &StateDir, entry: &Entry) -> Result {
         let name = name.clone();
         return done(state, entry, &Request::Remove { name, force: false }).map(|_| ());
     }
-    let pid = i32::try_from(owner.pid).ok().and_then(Pid::from_raw);
+    let pid = i32::try_from(holder.unwrap_or(owner.pid))
+        .ok()
+        .and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::Failed(format!("{name}: no process {}", owner.pid)))?;
     // Its lock tells that it has ended: a number of a process may be another's by then.
     let _ = rustix::process::kill_process(pid, Signal::TERM);

@@ -79,6 +79,7 @@ pub fn publish(
     let owner = Owner {
         pid: std::process::id(),
         control: path,
+        holder: None,
     };
     claim.publish(&owner)?;
     Ok(Published {

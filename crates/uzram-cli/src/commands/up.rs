@@ -408,8 +408,10 @@ impl<'a> Started<'a> {
 
     /// Whether `entry` is of this server, and not of one that was faster to take the name.
     fn is_of(&self, entry: &Entry) -> bool {
-        let pid = entry.owner.as_ref().map(|owner| owner.pid);
-        pid.is_some() && pid == self.child.as_ref().map(Child::id)
+        let (Some(owner), Some(child)) = (&entry.owner, &self.child) else {
+            return false;
+        };
+        owner.is_of(child.id())
     }
 
     /// Its output.

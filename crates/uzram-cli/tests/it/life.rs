@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 59] = [
+const NAMES: [&str; 63] = [
     "name",
     "device",
     "path",
     "pid",
+    "holder",
+    "take_overs",
+    "last_end",
     "disksize",
     "initstate",
     "comp_algorithm",
@@ -64,6 +67,7 @@ const NAMES: [&str; 59] = [
     "bd_failed_writes",
     "slow_path_writes",
     "early_rejections",
+    "lost_pages",
     "mem_spare",
     "mem_resident",
     "table",

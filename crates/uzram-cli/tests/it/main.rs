@@ -26,6 +26,7 @@ mod sandbox;
 mod service;
 mod set;
 mod support;
+mod survive;
 mod swap;
 #[cfg(feature = "tls")]
 mod tls;

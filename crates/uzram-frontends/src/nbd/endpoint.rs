@@ -152,15 +152,33 @@ impl Listener {
         let endpoint = if let Ok(unix) = SocketAddrUnix::try_from(address.clone()) {
             let path = unix.path_bytes().map(OsStr::from_bytes);
             Endpoint::Unix(path.ok_or_else(|| refuse("has no path"))?.into())
+        } else if let Some(port) = vsock::port(&socket) {
+            Endpoint::Vsock(port)
         } else {
             let tcp = SocketAddr::try_from(address);
-            Endpoint::Tcp(tcp.map_err(|_| refuse("neither a Unix socket nor TCP"))?)
+            Endpoint::Tcp(tcp.map_err(|_| refuse("neither a Unix socket, nor TCP, nor vsock"))?)
         };
         Ok(Listener {
             socket,
             endpoint,
             _node: None,
         })
+    }
+}
+
+impl Listener {
+    /// Takes a listening socket over from a dead process, which another one kept. Its path, if it has one, goes with this
+    /// listener.
+    pub(crate) fn resume(socket: OwnedFd) -> Result<Listener> {
+        let mut listener = Listener::inherit(socket)?;
+        if let Endpoint::Unix(path) = &listener.endpoint {
+            let node = SocketNode::of(path).map_err(|error| {
+                let text = format!("socket {}: kept, but its path is gone", path.display());
+                Error::new(ErrorKind::Io, text).with_source(error)
+            })?;
+            listener._node = Some(node);
+        }
+        Ok(listener)
     }
 }
 

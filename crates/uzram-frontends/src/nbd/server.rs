@@ -135,6 +135,15 @@ impl Server {
         Server::new(Listener::inherit(socket)?, exports, limits)
     }
 
+    /// Serves at `socket`, which listened for a server that is dead, and which another process kept. Clients that came
+    /// meanwhile are waiting there. Its path, if it has one, is removed in the end.
+    ///
+    /// # Errors
+    /// As [`Server::inherit`], and [`ErrorKind::Io`] if the socket's path is gone.
+    pub fn resume(socket: OwnedFd, exports: Arc<Exports>, limits: Limits) -> Result<Server> {
+        Server::new(Listener::resume(socket)?, exports, limits)
+    }
+
     fn new(listener: Listener, exports: Arc<Exports>, limits: Limits) -> Result<Server> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::new(ErrorKind::Io, "eventfd").with_source(error))?;
@@ -176,6 +185,15 @@ impl Server {
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.shared.listener.endpoint
+    }
+
+    /// Another descriptor of the listening socket, to be kept for [`Server::resume`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no more descriptors may be had.
+    pub fn socket(&self) -> Result<OwnedFd> {
+        let socket = self.shared.listener.socket.try_clone();
+        socket.map_err(|error| Error::new(ErrorKind::Io, "listening socket").with_source(error))
     }
 
     /// Starts serving on threads of its own.
@@ -240,6 +258,12 @@ impl ServerHandle {
     /// device completes what it has begun.
     pub fn shutdown(mut self, drain: Duration) {
         self.stop(drain);
+    }
+
+    /// The same, for a process that ends and leaves the socket, with its path, to another one.
+    pub fn leave(mut self, drain: Duration) {
+        self.stop(drain);
+        std::mem::forget(self);
     }
 
     fn stop(&mut self, drain: Duration) {

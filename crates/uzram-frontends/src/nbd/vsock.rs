@@ -34,6 +34,13 @@ pub(crate) fn listen(port: u32) -> Result<(OwnedFd, u32)> {
     Ok((socket.into(), bound.map_or(port, |(_, port)| port)))
 }
 
+/// The port of `socket`, if it is one of vsock.
+pub(crate) fn port(socket: &OwnedFd) -> Option<u32> {
+    let address = SockRef::from(socket).local_addr().ok()?;
+    let (_, port) = address.as_vsock_address()?;
+    Some(port)
+}
+
 fn remedy(error: &io::Error) -> (ErrorKind, &'static str) {
     match Errno::from_io_error(error) {
         Some(Errno::AFNOSUPPORT) => (

@@ -15,6 +15,7 @@ use super::{cold, set, show};
 use crate::device::{DeviceConfig, DeviceKind, Live, WritebackBounds};
 use crate::log_level;
 use crate::sandbox;
+use crate::survive::Keeper;
 
 /// The table.
 #[rustfmt::skip]
@@ -40,6 +41,12 @@ pub static TABLE: &[Attribute] = {
             |s| s.device.file().map_or_else(String::new, |path| path.display().to_string()).into()),
         shown((Group::Server, Measure::Count), "pid", "process id of its server",
             |_| std::process::id().into()),
+        shown((Group::Server, Measure::Count), "holder", "process id of what keeps its disks beyond its end; 0: they end with it",
+            |s| s.device.keeper().map_or(0, Keeper::holder).into()),
+        shown((Group::Server, Measure::Count), "take_overs", "servers that ended before this one and left their disks to it",
+            |s| s.device.keeper().map_or(0, |keeper| keeper.begin().take_overs).into()),
+        shown(SERVER, "last_end", "how the last of them ended, and for how long nobody served",
+            |s| s.device.keeper().map_or_else(String::new, last_end).into()),
         shown(BYTES, "disksize", "size of the device",
             |s| s.device.size_bytes().into()).writable(set::disksize).file(READ_WRITE),
         shown(COUNT, "initstate", "1: it has a size, and is ready for use",
@@ -167,6 +174,8 @@ pub static TABLE: &[Attribute] = {
             |s| s.stats.slow_path_writes.into()).grows(),
         shown(OUR_COUNT, "early_rejections", "writes kept raw untried, as the page looked random",
             |s| s.stats.early_rejections.into()).grows(),
+        shown(OUR_COUNT, "lost_pages", "pages whose record a take-over found damaged: reading them fails until they are written",
+            |s| s.stats.lost_pages.into()),
         shown(OUR_BYTES, "mem_spare", "memory held ready, not in mem_used_total",
             |s| s.stats.mem_spare_bytes.into()),
         shown(OUR_BYTES, "mem_resident", "memory of the pool that the system has given",
@@ -196,6 +205,18 @@ pub static TABLE: &[Attribute] = {
             |s| format!("{}\n", u8::from(s.device.is_read_only()))),
     ]
 };
+
+/// `process 7 killed by signal 9 (KILL); nobody served for 12.3 ms`, or nothing.
+fn last_end(keeper: &Keeper) -> String {
+    let Some(before) = &keeper.begin().before else {
+        return String::new();
+    };
+    let pause_ms = keeper.pause_ns() as f64 / 1e6;
+    format!(
+        "process {} {}; nobody served for {pause_ms:.1} ms",
+        before.pid, before.why
+    )
+}
 
 fn unit_bytes(s: &Snapshot<'_>) -> u64 {
     match s.device.kind() {

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use client::{ask, ask_with};
+pub(crate) use server::refuse_next;
 pub use server::{BoundControl, Control, Handler};
 
 /// Longest request, in bytes, with its end of line.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, accept_with};
 use uzram::ErrorKind;
 
 use super::{CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, Reply, Request};
@@ -65,6 +65,25 @@ impl Control {
 }
 
 impl BoundControl {
+    /// Listens with a socket that listened at `path` for a dead server.
+    pub(crate) fn resume(path: &Path, listener: OwnedFd) -> BoundControl {
+        BoundControl {
+            path: path.to_owned(),
+            listener: listener.into(),
+        }
+    }
+
+    /// Another descriptor of the socket, to be kept for [`BoundControl::resume`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no more descriptors may be had.
+    pub(crate) fn socket(&self) -> Result<OwnedFd> {
+        let socket = self.listener.try_clone();
+        let text = || format!("control socket {}", self.path.display());
+        let failed = |error| Error::new(ErrorKind::Io, text()).with_source(error);
+        socket.map(OwnedFd::from).map_err(failed)
+    }
+
     /// Answers requests on a thread of its own.
     ///
     /// # Errors
@@ -91,6 +110,16 @@ impl Drop for Control {
         // Its name is this server's for as long as it holds its number. In a sandbox nobody else finds
         // out that it is left over.
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Refuses the next request that waits at the control socket `listener`, for a server that is gone.
+pub(crate) fn refuse_next(listener: &OwnedFd, why: &str) {
+    let Ok(stream) = accept_with(listener, SocketFlags::CLOEXEC).map(UnixStream::from) else {
+        return;
+    };
+    if peer_is_trusted(&stream) {
+        refuse(&stream, why);
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use uzram::{ErrorKind, Parameters, Store, Unit, system_page};
+use uzram::{ErrorKind, Parameters, Recovery, Remains, Store, StoreBuilder, Unit, system_page};
 use uzram_frontends::nbd::Endpoint;
 
 use super::kind::DeviceKind;
@@ -154,13 +154,33 @@ impl DeviceConfig {
             .unwrap_or_else(|| default_unit(self.for_swap, system_page::unit()))
     }
 
-    /// Makes the store; the codecs, the first one and then those of [`DeviceConfig::secondaries`], may be
+    /// Makes the store, with `outliving` in files that can outlive this process; the codecs, the first one and then those of [`DeviceConfig::secondaries`], may be
     /// shared with other devices.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a size outside the address space, [`ErrorKind::UnknownName`]
     /// for a pool that does not exist, [`ErrorKind::NoMemory`].
-    pub(crate) fn build(&self, compressions: &Compressions) -> Result<Store> {
+    pub(crate) fn build(&self, compressions: &Compressions, outliving: bool) -> Result<Store> {
+        let store = self.builder(compressions)?.outliving(outliving).build()?;
+        store.set_writeback_limit(self.writeback.limit_4k);
+        store.set_writeback_limit_enabled(self.writeback.is_limited);
+        store.set_writeback_batch_pages(self.writeback.batch_pages)?;
+        Ok(store)
+    }
+
+    /// Takes over the store of this configuration that a dead process left.
+    ///
+    /// # Errors
+    /// As [`DeviceConfig::build`], and those of [`StoreBuilder::recover`].
+    pub(crate) fn recover(
+        &self,
+        compressions: &Compressions,
+        remains: Remains,
+    ) -> Result<(Store, Recovery)> {
+        Ok(self.builder(compressions)?.recover(remains)?)
+    }
+
+    fn builder(&self, compressions: &Compressions) -> Result<StoreBuilder> {
         check_size(self.size_bytes)?;
         let unit = self.unit();
         let compression = compressions.shared(self.algorithm(), &self.parameters, unit)?;
@@ -184,11 +204,7 @@ impl DeviceConfig {
             let file = Arc::clone(&backing.file);
             builder = builder.backing_file(file).writeback_depth(WRITEBACK_DEPTH);
         }
-        let store = builder.build()?;
-        store.set_writeback_limit(self.writeback.limit_4k);
-        store.set_writeback_limit_enabled(self.writeback.is_limited);
-        store.set_writeback_batch_pages(self.writeback.batch_pages)?;
-        Ok(store)
+        Ok(builder)
     }
 
     fn spare_bytes(&self) -> u64 {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use uzram::{
-    Bio, BlockDevice, Error, ErrorKind, Extent, Geometry, PageIndex, PageTransfer, Result, Stats,
-    Store,
+    Bio, BlockDevice, Error, ErrorKind, Extent, Geometry, PageIndex, PageTransfer, Remains, Result,
+    Stats, Store,
 };
 
 use crate::backing::Backing;
@@ -59,6 +59,11 @@ impl Live {
     /// The device as frontends read and write it.
     pub(super) fn block_device(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.counted) as _
+    }
+
+    /// As [`Backing::remains`].
+    pub(super) fn remains(&self) -> crate::error::Result<Option<Remains>> {
+        self.backing.remains()
     }
 
     pub(super) fn empty(&self) -> crate::error::Result<()> {

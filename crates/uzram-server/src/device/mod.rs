@@ -1,8 +1,11 @@
 //! One served device: its data under a name, and the places where clients find it.
 
 mod config;
+mod keep;
+mod kept;
 mod kind;
 mod live;
+mod note;
 mod offer;
 mod surroundings;
 
@@ -21,12 +24,15 @@ use crate::compressions::Compressions;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::state::StateDir;
+use crate::survive::Keeper;
 
 pub(crate) use config::check_size;
 pub use config::{BackingDevice, Codec, DEVICE_BYTES_MAX, DeviceConfig, WritebackBounds};
+pub(crate) use kept::{forget, key, remains};
 pub use kind::DeviceKind;
 pub use live::Live;
 use live::Switch;
+pub(crate) use note::Note;
 pub(crate) use surroundings::Surroundings;
 
 /// Time for clients that are told to leave, and the pause between two looks.
@@ -51,6 +57,7 @@ pub struct Device {
     switch: Arc<Switch>,
     guests: Option<Arc<GuestSocket>>,
     state: StateDir,
+    keeper: Option<Arc<Keeper>>,
     /// Held while the exports are away.
     changing: Mutex<()>,
 }
@@ -74,18 +81,21 @@ impl Device {
             setup: Mutex::new(config.clone()),
             live: RwLock::new(None),
             compressions: around.compressions,
-            is_read_only: AtomicBool::new(false),
+            is_read_only: AtomicBool::new(around.is_read_only),
             is_ending: AtomicBool::new(false),
             places: around.places,
             attachment: Mutex::new(None),
             switch: Arc::default(),
             guests: around.guests,
             state: around.state.clone(),
+            keeper: around.keeper,
             changing: Mutex::new(()),
         };
         if let Some(backing) = backing {
             device.enliven(Live::new(backing));
         }
+        // Before anybody can write to it.
+        device.keep()?;
         if matches!(config.attach, Attach::Fuse | Attach::Loop) {
             device.attach(Arc::clone(&device.switch) as _)?;
         }
@@ -143,7 +153,7 @@ impl Device {
         let mut changed = self.setup();
         change(&mut changed)?;
         *self.lock_setup() = changed;
-        Ok(())
+        self.keep()
     }
 
     /// Gives it a size, and with it a table of pages, and offers it to its clients.
@@ -162,12 +172,12 @@ impl Device {
             size_bytes,
             ..before.clone()
         };
-        let backing = Backing::build(&config, &self.compressions)?;
+        let backing = Backing::build(&config, &self.compressions, self.keeper.is_some())?;
         // A limit that was set meanwhile is kept.
         self.lock_setup().size_bytes = size_bytes;
         self.enliven(Live::new(backing));
         self.set_mem_limit(self.mem_limit());
-        self.offer().inspect_err(|_| {
+        self.keep().and_then(|()| self.offer()).inspect_err(|_| {
             self.forget();
             *self.lock_setup() = before;
         })
@@ -188,17 +198,19 @@ impl Device {
                 attachment.detach()?;
                 *self.lock_attachment() = None;
                 self.forget();
+                self.keep()?;
             }
             Some(attachment) => {
                 attachment.exclusively(|| {
                     self.forget();
-                    Ok(())
+                    self.keep()
                 })?;
                 attachment.resized()?;
             }
             None => {
                 self.withdraw()?;
                 self.forget();
+                self.keep()?;
             }
         }
         Ok(())
@@ -424,6 +436,7 @@ impl Device {
         }
         self.withdraw()?;
         self.is_read_only.store(is_read_only, Ordering::Relaxed);
+        self.keep()?;
         self.publish()
     }
 

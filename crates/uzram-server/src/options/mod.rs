@@ -3,6 +3,7 @@
 
 mod check;
 mod table;
+mod texts;
 mod value;
 
 use uzram::ErrorKind;
@@ -13,6 +14,7 @@ use crate::nearest::remedy;
 
 pub(crate) use check::INSECURE_NEEDS;
 pub use table::{OptionSpec, TABLE, ValueForm};
+pub(crate) use texts::{described, texts};
 pub(crate) use value::{absolute_path, address, boolean};
 
 /// The names of all options.

@@ -139,8 +139,9 @@ const PRIVATE_MODE: u64 = 0o600;
 /// The bits of `socket`'s type that are the type.
 const SOCKET_TYPE_MASK: u64 = 0xf;
 
-/// Commands of `fcntl`: none that has signals sent to other processes (`F_SETOWN`).
-const FCNTL: [i32; 5] = [
+/// Commands of `fcntl`: none that has signals sent to other processes (`F_SETOWN`). Seals are of files of memory.
+const FCNTL: [i32; 6] = [
+    libc::F_ADD_SEALS,
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
     libc::F_SETFD,

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
@@ -73,6 +74,37 @@ impl StateDir {
         self.claim_first(Kind::Server, "")
     }
 
+    /// Takes the device `name` over from a dead process by the file that it had locked, of which another process kept a
+    /// descriptor: so nobody took the name meanwhile.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if somebody did, as where the file was removed.
+    pub(crate) fn resume(&self, name: &str, lock: OwnedFd) -> Result<Claim> {
+        self.resume_as(Kind::Device, name, lock)
+    }
+
+    /// The same of the server `number`.
+    ///
+    /// # Errors
+    /// As [`StateDir::resume`].
+    pub(crate) fn resume_server(&self, number: &str, lock: OwnedFd) -> Result<Claim> {
+        self.resume_as(Kind::Server, number, lock)
+    }
+
+    fn resume_as(&self, kind: Kind, name: &str, lock: OwnedFd) -> Result<Claim> {
+        check_name(name)?;
+        let file = File::from(lock);
+        if !self.names(kind, name, &file) || file.try_lock().is_err() {
+            return Err(taken(name, self.owner(kind, name).as_ref()));
+        }
+        Ok(Claim {
+            dir: self.clone(),
+            kind,
+            name: name.to_owned(),
+            file,
+        })
+    }
+
     fn claim_first(&self, kind: Kind, stem: &str) -> Result<Claim> {
         for number in 0..NAMES_MAX {
             let name = format!("{stem}{number}");
@@ -139,6 +171,31 @@ impl Claim {
         &self.dir
     }
 
+    /// Another descriptor of its lock, to be kept for [`StateDir::resume`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no more descriptors may be had.
+    pub(crate) fn lock(&self) -> Result<OwnedFd> {
+        let path = self.dir.file(&self.name, self.kind.lock_suffix());
+        let lock = self.file.try_clone();
+        lock.map(OwnedFd::from)
+            .map_err(|error| self.dir.io_error(&path, error))
+    }
+
+    /// Leaves the name and its files as they are, for a process that ends and is followed by another one.
+    pub(crate) fn leave(self) {
+        // With a descriptor, which goes with the process.
+        std::mem::forget(self);
+    }
+
+    /// Writes the owner for other programs, of a name that was taken over.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn publish_again(&mut self, owner: &Owner) -> Result<()> {
+        self.write(owner)
+    }
+
     /// Writes the owner for other programs.
     ///
     /// # Errors
@@ -148,6 +205,10 @@ impl Claim {
             // Of an earlier disk of this name.
             let _ = fs::remove_file(self.dir.use_note(&self.name));
         }
+        self.write(owner)
+    }
+
+    fn write(&mut self, owner: &Owner) -> Result<()> {
         let text = serde_json::to_string(owner)
             .map_err(|e| Error::new(ErrorKind::Io, "state file").with_source(e))?;
         let written = self

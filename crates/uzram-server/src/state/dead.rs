@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::{Entry, Kind, StateDir};
+use super::{Entry, Kind, StateDir, check_name};
 
 impl StateDir {
     /// The devices whose servers were killed, sorted by name.
@@ -41,6 +41,13 @@ impl StateDir {
         };
         if self.is_own && file.try_lock().is_ok() && self.names(Kind::Device, name, &file) {
             self.remove_files(Kind::Device, name);
+        }
+    }
+
+    /// Removes the files of the server `number`, if it has ended.
+    pub(crate) fn sweep_server(&self, number: &str) {
+        if self.is_own && check_name(number).is_ok() {
+            drop(self.try_claim(Kind::Server, number));
         }
     }
 

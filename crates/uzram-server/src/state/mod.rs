@@ -15,6 +15,7 @@
 //!   NAME.run-control  the control socket of that run
 //!   N.server      flock'ed for as long as server N (0, 1, …) runs; holds the same
 //!   N.control     its control socket
+//!   N.holder      the socket of the process that holds what it has, if one does
 //!   up.turn       flock'ed while `up` or `down` of any name is at work
 //! ```
 //!
@@ -60,6 +61,7 @@ const ENTRIES_MAX: usize = 8 * NAMES_MAX;
 const OWNER_BYTES_MAX: u64 = 4096;
 
 const CONTROL_SUFFIX: &str = "control";
+const HOLDER_SUFFIX: &str = "holder";
 const RUN_CONTROL_SUFFIX: &str = "run-control";
 const NBD_SUFFIX: &str = "nbd";
 const VHOST_SUFFIX: &str = "vhost";
@@ -161,6 +163,24 @@ pub struct Owner {
     pub pid: u32,
     /// The server's control socket.
     pub control: PathBuf,
+    /// The process that holds what the server has, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<u32>,
+}
+
+impl Owner {
+    /// Whether the process `pid` is the server, or has started it.
+    #[must_use]
+    pub fn is_of(&self, pid: u32) -> bool {
+        self.pid == pid || self.holder == Some(pid)
+    }
+
+    /// The socket of the process that holds what the server has.
+    #[must_use]
+    pub fn holder_socket(&self) -> Option<PathBuf> {
+        self.holder?;
+        Some(self.control.with_extension(HOLDER_SUFFIX))
+    }
 }
 
 /// A name in the state directory that a living process holds.
@@ -301,6 +321,12 @@ impl StateDir {
     #[must_use]
     pub fn control_socket(&self, number: &str) -> PathBuf {
         self.file(number, CONTROL_SUFFIX)
+    }
+
+    /// The path of the socket of the process that holds what the server `number` has.
+    #[must_use]
+    pub fn holder_socket(&self, number: &str) -> PathBuf {
+        self.file(number, HOLDER_SUFFIX)
     }
 
     /// The devices that living processes serve, sorted by name (`uzram2` before `uzram10`).
@@ -603,6 +629,7 @@ mod tests {
         let mut claim = dir.claim("alive").unwrap();
         let owner = Owner {
             pid: 7,
+            holder: None,
             control: dir.control_socket("0"),
         };
         let _starting = dir.claim("starting").unwrap();

@@ -62,6 +62,8 @@ pub use self::recompress::{Recompressed, Recompression};
 pub use self::recover::Recovery;
 use self::side_table::SideTable;
 use self::slot::{Entry, Locked, SlotGuard, SlotTable};
+#[cfg(not(uzram_shuttle))]
+pub use self::superblock::REMAINS_FORMAT;
 use self::superblock::Superblock;
 
 /// A store with any slot lock, and any way to share streams: what [`Store`] is made of, and what the laboratory

@@ -30,8 +30,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::region::{Backing, Region};
 use crate::sync::{MappedU64, Ordering};
 
-/// Of the superblock, the slot word, the places of objects under each pool, and the codecs' formats, together.
-const VERSION: u32 = 1;
+/// The format of what a process leaves of a store ([`Remains`](crate::Remains)): of the superblock, the slot word, the places of
+/// objects under each pool, and the codecs' formats, together. A program opens its own format alone.
+pub const REMAINS_FORMAT: u32 = 1;
+const VERSION: u32 = REMAINS_FORMAT;
 const MAGIC: &[u8; 8] = b"uzramsb\n";
 
 const BYTES: usize = 4096;

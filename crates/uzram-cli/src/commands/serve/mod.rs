@@ -1,5 +1,6 @@
 //! `uzram serve`.
 
+mod hold;
 mod welcome;
 
 use std::ffi::OsString;
@@ -46,6 +47,10 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     if args.fork || args.run.is_some() {
         return in_background(state, args);
     }
+    if args.survive && !args.held {
+        logger::start(plan.log_level);
+        return hold::run(state, args);
+    }
     if args.end_with_parent {
         // Where it is refused, only a parent that is killed leaves a server behind.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
@@ -69,7 +74,10 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     }
     // Everything that needs privileges or paths comes first, before there are threads.
     let state = state.open()?;
-    let mut prepared = Server::prepare(&state, &plan.devices, inherited_sockets()?)?;
+    let mut prepared = match args.held {
+        false => Server::prepare(&state, &plan.devices, inherited_sockets()?)?,
+        true => Server::prepare_held(&state, &plan.devices, Vec::new(), Some(hold::join()?))?,
+    };
     if let Some(metrics) = &plan.metrics {
         prepared.listen_for_metrics(metrics)?;
     }
@@ -82,7 +90,8 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     log::info!("sandbox: {}", sandbox::description());
     let server = prepared.run(notifier)?;
     // The journal has the log's lines about the disks; what to type next is for people.
-    if !logger::is_journal() {
+    // A successor has nobody to tell them to.
+    if !logger::is_journal() && !server.is_successor() {
         print(&welcome(&server.devices(), server.metrics(), server.tree()))?;
     }
     server.notifier().ready(&status(&server));

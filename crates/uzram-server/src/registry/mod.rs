@@ -3,9 +3,11 @@
 //! Lock order: `changing` > `devices` > a device's own lock > the frontend's table of exports >
 //! the engine's. Queries take a snapshot of `devices` and hold no lock.
 
-use std::path::{Path, PathBuf};
+mod changing;
+
+use std::path::Path;
 use std::slice;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -13,21 +15,18 @@ use rustix::io::Errno;
 use uzram::{ErrorKind, Store};
 use uzram_frontends::nbd::{Endpoint, Limits};
 
-use crate::attachment::{Attach, GuestSocket};
 use crate::attributes::whole;
-use crate::backing::Backing;
 use crate::cgroup;
-use crate::compressions::Compressions;
-use crate::device::{Device, DeviceConfig, Live, Surroundings, check_size};
+use crate::device::{self, Device, DeviceConfig, Live, check_size};
 use crate::error::{Error, Result};
 use crate::nearest::shown;
-use crate::options::INSECURE_NEEDS;
 use crate::place::Place;
-use crate::sandbox::{self, Needs};
+use crate::sandbox::Needs;
 use crate::service::Inherited;
 use crate::size::human;
 use crate::state::{Claim, NAMES_MAX, NUMBERED, Owner, StateDir};
-use crate::swap;
+use crate::survive::{Keeper, Kept};
+use changing::{Changing, Phase, place_key};
 
 /// Devices of a server, at most.
 pub(crate) const DEVICES_MAX: usize = NAMES_MAX;
@@ -45,32 +44,14 @@ pub(crate) struct Registry {
 /// The devices of one moment, in the order in which they were added.
 pub(crate) type Devices = Arc<[Arc<Device>]>;
 
-/// The state that one change at a time may touch.
-struct Changing {
-    state: StateDir,
-    owner: Owner,
-    limits: Limits,
-    phase: Phase,
-    compressions: Arc<Compressions>,
-    places: Vec<Weak<Place>>,
-    inherited: Vec<(String, Arc<Place>)>,
-    claims: Vec<Claim>,
-    /// Directories in which a sandbox lets this server make sockets.
-    changed_directories: Vec<PathBuf>,
-    /// The device that is made when somebody asks for one and says no more.
-    template: DeviceConfig,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Sockets are bound and not yet served.
-    Starting,
-    Serving,
-    Ending,
-}
-
 impl Registry {
-    pub(crate) fn new(state: &StateDir, owner: Owner, inherited: Vec<Inherited>) -> Result<Self> {
+    pub(crate) fn new(
+        state: &StateDir,
+        claim: Claim,
+        owner: Owner,
+        inherited: Vec<Inherited>,
+        keeper: Option<Arc<Keeper>>,
+    ) -> Result<Self> {
         // Once: later the CPUs that this process may use cannot always be asked for.
         let limits = Limits::default();
         let place = |socket: Inherited| {
@@ -88,6 +69,8 @@ impl Registry {
                 places: Vec::new(),
                 inherited,
                 claims: Vec::new(),
+                own_claim: Some(claim),
+                keeper,
                 changed_directories: Vec::new(),
                 template: DeviceConfig::default(),
             }),
@@ -135,6 +118,56 @@ impl Registry {
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let (device, claim) = changing.make(config)?;
+        self.take_in(&mut changing, &devices, device, claim)
+    }
+
+    /// Takes over what a dead server left: its sockets, and then its devices. A device that cannot be is said in the log
+    /// and stays kept.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] for a socket.
+    pub(crate) fn resume(&self, left: Vec<Kept>) -> Result<()> {
+        let mut changing = self.lock();
+        let (mut places, mut devices, mut locks) = (Vec::new(), Vec::new(), Vec::new());
+        for mut kept in left {
+            if kept.name_of("place").is_some() {
+                let socket = kept.take("socket").ok_or_else(|| no_file(&kept))?;
+                let place = Arc::new(Place::resume(socket, changing.limits)?);
+                changing.places.push(Arc::downgrade(&place));
+                places.push(place);
+            } else if kept.name_of("device").is_some() {
+                devices.push(kept);
+            } else if let Some(name) = kept.name_of("claim").map(str::to_owned) {
+                locks.extend(kept.take("claim").map(|lock| (name, lock)));
+            }
+        }
+        for mut kept in devices {
+            let name = kept.name_of("device").unwrap_or_default().to_owned();
+            if let Some(at) = locks.iter().position(|(of, _)| *of == name) {
+                kept.files.push(("claim".into(), locks.swap_remove(at).1));
+            }
+            let devices = self.devices();
+            let resumed = changing.resume(kept);
+            let outcome = resumed.and_then(|(device, mut claim)| {
+                claim.publish_again(&changing.owner)?;
+                self.take_in(&mut changing, &devices, device, claim)
+            });
+            if let Err(error) = outcome {
+                log::error!("{name}: not taken over, and kept as it is: {error}");
+                // Its sockets' paths stay, too.
+                std::mem::forget(places.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn take_in(
+        &self,
+        changing: &mut Changing,
+        devices: &Devices,
+        device: Device,
+        claim: Claim,
+    ) -> Result<Arc<Device>> {
         let device = Arc::new(device);
         let more: Devices = devices.iter().chain([&device]).cloned().collect();
         if let Some(warning) = cgroup::warning(&device, more.iter().map(Arc::as_ref)) {
@@ -211,9 +244,13 @@ impl Registry {
         self.replace_devices(rest.cloned().collect());
         for place in places.iter().filter(|place| place.is_unused()) {
             place.end(REMOVE_DRAIN);
+            if let Some(keeper) = &changing.keeper {
+                keeper.forget(place_key(place));
+            }
         }
         // Last: whoever takes the name next finds its socket gone.
         changing.claims.retain(|claim| claim.name() != name);
+        device::forget(&changing.keeper, name);
         log::info!("{name}: removed");
         Ok(())
     }
@@ -306,10 +343,36 @@ impl Registry {
         });
     }
 
+    /// As [`Registry::end`], but leaves sockets, and all that is outside of this process, to whoever takes them over.
+    pub(crate) fn leave(&self, drain: Duration) {
+        let mut changing = self.lock();
+        changing.phase = Phase::Ending;
+        let places = changing.living_places();
+        drop(changing);
+        for device in self.devices().iter() {
+            device.hurry();
+        }
+        places.iter().for_each(|place| place.leave(drain));
+    }
+
+    /// The way to the process that keeps what this one has.
+    pub(crate) fn keeper(&self) -> Option<Arc<Keeper>> {
+        self.lock().keeper.clone()
+    }
+
+    /// Tells the holder, if there is one, that no server is to follow.
+    pub(crate) fn say_end(&self) {
+        if let Some(keeper) = self.keeper() {
+            keeper.ending();
+        }
+    }
+
     /// Lets all devices and their names go, after [`Registry::end`].
     pub(crate) fn forget_devices(&self) {
         self.replace_devices(Arc::new([]));
-        self.lock().claims.clear();
+        let mut changing = self.lock();
+        changing.claims.clear();
+        changing.own_claim = None;
     }
 
     fn replace_devices(&self, devices: Devices) {
@@ -326,160 +389,14 @@ fn number_in(name: &str) -> Option<u64> {
     name.strip_prefix(NUMBERED)?.parse().ok()
 }
 
-/// Whether a socket of this name is for all devices: its name is `nbd`, or the one that systemd
-/// gives where none was chosen (the unit's, or none).
-fn is_for_all(socket: &str) -> bool {
-    matches!(socket, "nbd" | "unknown" | "") || socket.ends_with(".socket")
-}
-
-/// Whether the system's reason was a lack of permission.
-fn is_refusal(error: &Error) -> bool {
-    let cause = error.io_error();
-    cause.is_some_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
+fn no_file(kept: &Kept) -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!("{}: kept without its file", kept.key),
+    )
 }
 
 fn unknown(name: &str) -> Error {
     let text = format!("no device {:?} here", shown(name));
     Error::new(ErrorKind::UnknownName, text)
-}
-
-impl Changing {
-    /// All or nothing: devices that were made before a failure are removed again.
-    fn make(&mut self, config: &DeviceConfig) -> Result<(Device, Claim)> {
-        if config.for_swap && !swap::is_process_prepared() {
-            let text = "for-swap: this server was not started for swap; start one with --for-swap";
-            return Err(Error::new(ErrorKind::Unsupported, text));
-        }
-        let has_data = config.size_bytes > 0 || config.kind.has_file();
-        let backing = has_data.then(|| Backing::build(config, &self.compressions));
-        let backing = backing.transpose();
-        let backing = backing.map_err(|error| self.explain_file(error))?;
-        let mut claim = match &config.name {
-            Some(name) => self.state.claim(name)?,
-            None => self.state.claim_free()?,
-        };
-        let places = match config.attach {
-            Attach::Nbd => self.places_for(claim.name(), config.endpoint.as_ref())?,
-            Attach::Fuse | Attach::Loop | Attach::Ublk | Attach::VhostUser => Vec::new(),
-        };
-        let guests = match config.attach {
-            Attach::VhostUser => Some(self.guest_socket(claim.name(), config.endpoint.as_ref())?),
-            _ => None,
-        };
-        for place in &places {
-            let prepared = place.prepare_for(claim.name(), &config.tls, config.insecure);
-            prepared.map_err(|error| self.explain_file(error))?;
-        }
-        let is_reached = |place: &Arc<Place>| !place.endpoint().is_loopback();
-        if config.insecure && config.endpoint.is_none() && !places.iter().any(is_reached) {
-            let text = format!("insecure: {INSECURE_NEEDS}");
-            return Err(Error::new(ErrorKind::InvalidInput, text));
-        }
-        let around = Surroundings {
-            places: places.clone(),
-            guests,
-            state: &self.state,
-            compressions: Arc::clone(&self.compressions),
-        };
-        let device = Device::new(claim.name(), backing, config, around)?;
-        if self.phase == Phase::Serving {
-            device.start_guests()?;
-            places.iter().try_for_each(|place| place.start())?;
-        }
-        claim.publish(&self.owner)?;
-        Ok((device, claim))
-    }
-
-    /// The places of the device `name`: the endpoint that it asks for, alone or with others; else
-    /// the sockets handed over under its name; else all that were handed over; else its own.
-    fn places_for(&mut self, name: &str, endpoint: Option<&Endpoint>) -> Result<Vec<Arc<Place>>> {
-        if let Some(endpoint) = endpoint {
-            return Ok(vec![self.place_at(endpoint)?]);
-        }
-        let handed_over = |wanted: &dyn Fn(&str) -> bool| -> Vec<Arc<Place>> {
-            let sockets = self.inherited.iter();
-            let chosen = sockets.filter(|(socket, _)| wanted(socket));
-            chosen.map(|(_, place)| Arc::clone(place)).collect()
-        };
-        for places in [
-            handed_over(&|socket| socket == name),
-            handed_over(&is_for_all),
-        ] {
-            if !places.is_empty() {
-                return Ok(places);
-            }
-        }
-        let socket = self.state.nbd_socket(name);
-        Ok(vec![self.place_at(&Endpoint::Unix(socket))?])
-    }
-
-    /// A socket for virtual machines, of the device `name` alone.
-    fn guest_socket(&self, name: &str, endpoint: Option<&Endpoint>) -> Result<Arc<GuestSocket>> {
-        let path = match endpoint {
-            Some(Endpoint::Unix(path)) => path.clone(),
-            Some(Endpoint::Tcp(_) | Endpoint::Vsock(_)) | None => self.state.vhost_socket(name),
-        };
-        let socket = GuestSocket::bind(&path);
-        let socket = socket.map_err(|error| self.explain(error, &Endpoint::Unix(path)))?;
-        Ok(Arc::new(socket))
-    }
-
-    /// One socket serves all devices that ask for the same address.
-    fn place_at(&mut self, endpoint: &Endpoint) -> Result<Arc<Place>> {
-        let living = self.living_places();
-        if let Some(place) = living
-            .iter()
-            .find(|place| place.is_open() && place.endpoint() == endpoint)
-        {
-            return Ok(Arc::clone(place));
-        }
-        let place = Place::bind(endpoint, self.limits);
-        let place = Arc::new(place.map_err(|error| self.explain(error, endpoint))?);
-        self.places.push(Arc::downgrade(&place));
-        Ok(place)
-    }
-
-    /// A refusal by the sandbox looks like one by a file's mode.
-    fn explain_file(&self, error: Error) -> Error {
-        if !is_refusal(&error) || !sandbox::is_on() {
-            return error;
-        }
-        let text = format!(
-            "{error}; this server's sandbox lets it read beside its configuration and in {} only: put \
-             the file there, or start a server with --no-sandbox",
-            self.state.path().display()
-        );
-        Error::new(ErrorKind::Io, text)
-    }
-
-    /// The same for a socket's path.
-    fn explain(&self, error: Error, endpoint: &Endpoint) -> Error {
-        let Endpoint::Unix(path) = endpoint else {
-            return error;
-        };
-        let is_allowed = path.parent().is_some_and(|parent| {
-            self.changed_directories
-                .iter()
-                .any(|allowed| parent.starts_with(allowed))
-        });
-        if !is_refusal(&error) || is_allowed || !sandbox::is_on() {
-            return error;
-        }
-        let allowed = self.changed_directories.iter();
-        let allowed: Vec<_> = allowed.map(|path| path.display().to_string()).collect();
-        let text = format!(
-            "socket {}: this server's sandbox lets it make sockets in {} only; choose a path there, \
-             leave the path out, or start a server with --no-sandbox",
-            path.display(),
-            allowed.join(", ")
-        );
-        Error::new(ErrorKind::Io, text)
-    }
-
-    fn living_places(&mut self) -> Vec<Arc<Place>> {
-        self.places.retain(|place| place.strong_count() > 0);
-        let own = self.places.iter().filter_map(Weak::upgrade);
-        let inherited = self.inherited.iter().map(|(_, place)| Arc::clone(place));
-        own.chain(inherited).collect()
-    }
 }

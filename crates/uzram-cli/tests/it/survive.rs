@@ -1,0 +1,623 @@
+//! `serve --survive`: servers are killed, crash and are replaced, and their disks stay.
+
+use std::fs::{File, OpenOptions};
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use uzram_testkit::Rng;
+
+use crate::nbd_client::NbdClient;
+use crate::support::{Home, PATIENCE, Served, eventually, has_ended, noise};
+
+const MIB: u64 = 1 << 20;
+const DISK_BYTES: u64 = 64 * MIB;
+/// Servers that crash in a row before no more are started.
+const CRASHES_MAX: usize = 5;
+/// Kills under load, unless this variable says more.
+const KILLS: &str = "UZRAM_TEST_KILLS";
+const KILLS_USUAL: u64 = 20;
+
+fn kills() -> u64 {
+    std::env::var(KILLS).map_or(KILLS_USUAL, |text| text.parse().unwrap())
+}
+
+/// The report of `stat` on the disk `name`, once somebody answers.
+fn told(home: &Home, name: &str) -> Value {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let asked = home.run(&["stat", name, "--json"]);
+        if asked.status == 0 {
+            return serde_json::from_str(&asked.stdout).unwrap();
+        }
+        assert!(Instant::now() < until, "{asked:?}");
+    }
+}
+
+fn server_of(home: &Home, name: &str) -> u64 {
+    told(home, name)["pid"].as_u64().unwrap()
+}
+
+fn send(pid: u64, signal: &str) {
+    let pid = pid.to_string();
+    let sent = Command::new("kill").args(["-s", signal, &pid]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// Ends the server of `name` by a signal, and waits until another one answers.
+#[track_caller]
+fn end_by(home: &Home, name: &str, signal: &str) {
+    let before = server_of(home, name);
+    send(before, signal);
+    eventually("a successor", || server_of(home, name) != before);
+}
+
+/// A holder with its servers, all killed at the latest when the test ends.
+struct Holder(Served);
+
+impl Deref for Holder {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.0
+    }
+}
+
+impl DerefMut for Holder {
+    fn deref_mut(&mut self) -> &mut Served {
+        &mut self.0
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let pid = self.0.child.id();
+        let servers = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let _ = self.0.child.kill();
+        for server in servers.unwrap_or_default().split_whitespace() {
+            let _ = Command::new("kill").args(["-9", server]).status();
+        }
+    }
+}
+
+/// A server with a holder, and its disk `d`.
+fn survivor(home: &Home, more: &[&str]) -> Holder {
+    let usual = ["--survive", "--size", "64M", "--name", "d"];
+    Holder(home.serve(&[&usual, more].concat()))
+}
+
+fn client(home: &Home, name: &str) -> NbdClient {
+    let socket = home.state().join(format!("{name}.nbd"));
+    NbdClient::connect(&socket, name).unwrap()
+}
+
+/// The files of memory that a holder has, of this length.
+fn memory_files(holder: u32, length_bytes: u64) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(format!("/proc/{holder}/fd")).unwrap();
+    let paths = files.map(|file| file.unwrap().path());
+    let is_it = |path: &PathBuf| {
+        let target = std::fs::read_link(path).unwrap_or_default();
+        target.starts_with("/memfd:uzram (deleted)")
+            && std::fs::metadata(path).is_ok_and(|found| found.len() == length_bytes)
+    };
+    paths.filter(is_it).collect()
+}
+
+/// Changes the byte at `offset` of a file of memory.
+fn flip(path: &Path, offset: u64) {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[!byte[0]], offset).unwrap();
+}
+
+#[test]
+fn what_was_written_is_there_after_each_kill_and_nothing_is_left_at_the_end() {
+    let home = Home::new();
+    let mut served = survivor(&home, &["--checksum"]);
+    let (first, last) = (noise(1, MIB as usize), noise(2, 4096));
+    assert_eq!(client(&home, "d").write(0, &first).unwrap(), 0);
+    let before = told(&home, "d");
+    assert_eq!(
+        (&before["take_overs"], &before["last_end"]),
+        (&0.into(), &"".into())
+    );
+    for round in 1..=3 {
+        end_by(&home, "d", "KILL");
+        let mut after = client(&home, "d");
+        assert_eq!(after.read(0, MIB as u32).unwrap(), first, "{round}");
+        assert_eq!(after.write(DISK_BYTES - 4096, &last).unwrap(), 0);
+        assert_eq!(after.read(DISK_BYTES - 4096, 4096).unwrap(), last);
+        let now = told(&home, "d");
+        assert_eq!(now["take_overs"], round);
+        assert_eq!(now["holder"], served.child.id());
+        assert_eq!(now["endpoint"], before["endpoint"]);
+        assert_eq!(now["orig_data_size"], MIB + 4096);
+        let how = now["last_end"].as_str().unwrap();
+        let is_told = how.contains("killed by signal 9 (KILL); nobody served for ");
+        assert!(is_told && how.ends_with(" ms"), "{how}");
+    }
+    served.ends();
+    assert_eq!(home.files(), [""; 0], "left behind");
+    let said = served.stderr();
+    assert_eq!(said.matches("killed by signal 9").count(), 3, "{said}");
+}
+
+/// Disks that are changed while they are served, and disks that come and go: the last state is what the next server has.
+#[test]
+fn a_successor_has_what_the_last_server_had() {
+    let home = Home::new();
+    let mut served = survivor(&home, &[]);
+    let add = |args: &[&str]| {
+        let ran = home.run(&[&["add"], args].concat());
+        assert_eq!(ran.status, 0, "{ran:?}");
+    };
+    add(&["--size", "1M", "--name", "gone"]);
+    add(&[
+        "--size",
+        "8M",
+        "--name",
+        "more",
+        "--algorithm",
+        "zstd",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let set = |name: &str, attribute: &str, value: &str| {
+        let ran = home.run(&["set", name, attribute, value]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+    };
+    assert_eq!(home.run(&["remove", "gone"]).status, 0);
+    set("more", "mem_limit", "5M");
+    set("d", "reset", "1");
+    set("d", "comp_algorithm", "lz4");
+    set("d", "recomp_algorithm", "algo=zstd priority=1");
+    set("d", "disksize", "32M");
+    client(&home, "d").write(4096, &noise(3, 4096)).unwrap();
+    set("d", "read_only", "1");
+    let of = |name: &str| {
+        let told = told(&home, name);
+        let facts = [
+            "disksize",
+            "comp_algorithm",
+            "recomp_algorithm",
+            "mem_limit",
+            "read_only",
+            "endpoint",
+            "orig_data_size",
+            "compr_data_size",
+            "mem_used_total",
+        ];
+        facts.map(|fact| (fact, told[fact].clone()))
+    };
+    let before = (of("d"), of("more"));
+    end_by(&home, "d", "KILL");
+    assert_eq!((of("d"), of("more")), before);
+    assert_eq!(client(&home, "d").read(4096, 4096).unwrap(), noise(3, 4096));
+    let names = home.json(&["list", "--json"]);
+    assert_eq!(names.as_array().unwrap().len(), 2, "{names}");
+    // A name that was given back is free, and those that are not are taken while nobody serves.
+    add(&["--size", "1M", "--name", "gone"]);
+    served.ends();
+    assert_eq!(home.files(), [""; 0], "left behind");
+}
+
+/// A page's number in an area, and how often it was written.
+fn content(page: u64, version: u64) -> Vec<u8> {
+    let mut bytes = noise(page << 32 | version, 4096);
+    // Some compress, some do not, and some are filled with one word.
+    match version % 3 {
+        0 => {}
+        1 => bytes[1000..].fill(page as u8),
+        _ => bytes
+            .chunks_exact_mut(8)
+            .for_each(|word| word.copy_from_slice(&(page << 20 | version).to_ne_bytes())),
+    }
+    if version % 3 != 2 {
+        bytes[..8].copy_from_slice(&version.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&page.to_ne_bytes());
+    }
+    bytes
+}
+
+/// Writes pages of its own and reads them back, connecting again whenever a server is gone. What was answered is
+/// never lost: a page has the last version that was answered, or the one after it, whose answer did not come.
+fn write_and_verify(home: &Home, name: &str, first: u64, pages: u64, stop: &AtomicBool) -> u64 {
+    let mut rng = Rng::new(first);
+    let mut answered = vec![0u64; pages as usize];
+    let mut begun = vec![0u64; pages as usize];
+    let mut done = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let socket = home.state().join(format!("{name}.nbd"));
+        let Ok(mut client) = NbdClient::connect(&socket, name) else {
+            continue;
+        };
+        let mut step = || -> std::io::Result<()> {
+            let page = rng.below(pages as usize) as u64;
+            let at = page as usize;
+            let offset = (first + page) * 4096;
+            if rng.below(3) == 0 {
+                let found = client.read(offset, 4096)?;
+                let mut may_be = answered[at]..=begun[at];
+                let is_right = |version: u64| match version {
+                    0 => found.iter().all(|byte| *byte == 0),
+                    _ => found == content(first + page, version),
+                };
+                let version = may_be.find(|version| is_right(*version));
+                let version = version.unwrap_or_else(|| {
+                    panic!("page {page}: none of {} to {}", answered[at], begun[at])
+                });
+                // The server has it: from now on it must stay.
+                (answered[at], begun[at]) = (version, version);
+            } else {
+                begun[at] += 1;
+                let bytes = content(first + page, begun[at]);
+                assert_eq!(client.write(offset, &bytes)?, 0, "a write failed");
+                answered[at] = begun[at];
+            }
+            done += 1;
+            Ok(())
+        };
+        while !stop.load(Ordering::Relaxed) && step().is_ok() {}
+    }
+    done
+}
+
+/// Kills at any moment, under several clients that connect again.
+fn kills_under_load(kills: u64, options: &[&str]) {
+    const CLIENTS: u64 = 4;
+    const PAGES: u64 = 1000;
+    let home = Home::new();
+    let mut served = survivor(&home, options);
+    let stop = AtomicBool::new(false);
+    let load = |number| write_and_verify(&home, "d", number * PAGES, PAGES, &stop);
+    let load = &load;
+    std::thread::scope(|scope| {
+        let loads: Vec<_> = (0..CLIENTS)
+            .map(|number| scope.spawn(move || load(number)))
+            .collect();
+        let mut rng = Rng::new(kills);
+        let mut killed = 0;
+        while killed < kills && !loads.iter().any(|load| load.is_finished()) {
+            std::thread::sleep(Duration::from_micros(rng.below(100_000) as u64));
+            end_by(&home, "d", "KILL");
+            killed += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        let done: Vec<u64> = loads.into_iter().map(|load| load.join().unwrap()).collect();
+        assert!(done.iter().all(|done| *done > kills), "{done:?}");
+        println!("{options:?}: {kills} kills, {done:?} requests answered");
+    });
+    let now = told(&home, "d");
+    assert_eq!(
+        (&now["take_overs"], &now["lost_pages"]),
+        (&kills.into(), &0.into())
+    );
+    served.ends();
+    assert_eq!(home.files(), [""; 0], "left behind");
+}
+
+#[test]
+fn no_answered_write_is_lost_by_kills_under_load() {
+    let pools = uzram::pools();
+    for (number, pool) in pools.iter().enumerate() {
+        let mut options = vec!["--pool", *pool];
+        options.extend((number % 2 == 0).then_some("--checksum"));
+        kills_under_load(kills() / pools.len() as u64, &options);
+    }
+}
+
+#[test]
+fn servers_that_crash_in_a_row_are_not_followed_and_their_disks_can_be_got_at() {
+    let home = Home::new();
+    let mut served = survivor(&home, &["--checksum"]);
+    assert_eq!(home.run(&["add", "--size", "1M", "--name", "e"]).status, 0);
+    client(&home, "d")
+        .write(8 * MIB, &noise(7, MIB as usize))
+        .unwrap();
+    let image = home.dir.path().join("image");
+    let image = image.to_str().unwrap();
+    home.run(&["survive", "export", "d", image])
+        .refused(1, "it is served");
+    for _ in 1..CRASHES_MAX {
+        end_by(&home, "d", "ABRT");
+    }
+    send(server_of(&home, "d"), "ABRT");
+    eventually("nobody serves", || {
+        home.run(&["stat", "d"])
+            .stderr
+            .contains("its servers failed")
+    });
+    assert!(
+        served.child.try_wait().unwrap().is_none(),
+        "the holder is gone"
+    );
+    // The names are still taken.
+    let mut other = home.start(&["--size", "1M", "--name", "e"]);
+    assert!(!other.is_ready());
+    assert!(other.stderr().contains("already served"));
+    home.run(&["survive", "export", "x", image]).refused(1, "x");
+    let ran = home.run(&["survive", "export", "d", image]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let bytes = std::fs::read(image).unwrap();
+    assert_eq!(bytes.len() as u64, DISK_BYTES);
+    assert!(bytes[8 * MIB as usize..9 * MIB as usize] == noise(7, MIB as usize));
+    assert!(bytes[..8 * MIB as usize].iter().all(|byte| *byte == 0));
+    let mode = std::fs::metadata(image).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    home.run(&["survive", "export", "d", image])
+        .refused(1, "exists");
+    // Another program may do better, and another try is one.
+    let ran = home.run(&["upgrade", "d"]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    assert_eq!(
+        client(&home, "d").read(8 * MIB, MIB as u32).unwrap(),
+        noise(7, MIB as usize)
+    );
+    for _ in 1..CRASHES_MAX {
+        end_by(&home, "d", "ABRT");
+    }
+    send(server_of(&home, "d"), "ABRT");
+    eventually("nobody serves", || {
+        home.run(&["stat", "d"])
+            .stderr
+            .contains("its servers failed")
+    });
+    for name in ["d", "e"] {
+        let ran = home.run(&["down", name]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+    }
+    served.wait();
+    assert_eq!(home.files(), [""; 0], "left behind");
+}
+
+#[test]
+fn an_upgrade_keeps_the_disks_and_a_program_that_does_not_serve_changes_nothing() {
+    let home = Home::new();
+    let mut served = survivor(&home, &[]);
+    client(&home, "d")
+        .write(0, &noise(1, MIB as usize))
+        .unwrap();
+    let program = home.dir.path().join("uzram-new");
+    // By another process: a file that this one has open for writing cannot be started.
+    let mut copy = Command::new("cp");
+    copy.args([env!("CARGO_BIN_EXE_uzram").as_ref(), program.as_os_str()]);
+    assert!(copy.status().unwrap().success());
+    let upgrade = |what: &str| {
+        let mut command = Command::new(&program);
+        command
+            .args(["upgrade", what])
+            .env("XDG_RUNTIME_DIR", home.dir.path());
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let failed = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said + &failed)
+    };
+    let runs = |file: &Path| {
+        let path = format!("/proc/{}/exe", server_of(&home, "d"));
+        std::fs::read_link(path).unwrap() == file
+    };
+    for what in ["d", "--all"] {
+        let (status, said) = upgrade(what);
+        assert_eq!(status, Some(0), "{said}");
+        assert!(
+            said.starts_with("d: served by uzram ") && said.contains("nobody served for "),
+            "{said}"
+        );
+        assert!(runs(&program));
+        assert_eq!(
+            client(&home, "d").read(0, MIB as u32).unwrap(),
+            noise(1, MIB as usize)
+        );
+    }
+    let socket = home.state().join("0.holder");
+    let bad = File::open("/bin/false").unwrap();
+    let refused = uzram_server::survive::upgrade(&socket, &bad)
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("the old one does again"), "{refused}");
+    let none = home.dir.path().join("no-program");
+    std::fs::write(&none, "nothing").unwrap();
+    let refused = uzram_server::survive::upgrade(&socket, &File::open(&none).unwrap());
+    assert!(refused.is_err());
+    assert!(runs(&program));
+    assert_eq!(
+        client(&home, "d").read(0, MIB as u32).unwrap(),
+        noise(1, MIB as usize)
+    );
+    // A program that was removed is started again from its open file.
+    std::fs::remove_file(&program).unwrap();
+    end_by(&home, "d", "KILL");
+    assert_eq!(
+        client(&home, "d").read(0, MIB as u32).unwrap(),
+        noise(1, MIB as usize)
+    );
+    served.ends();
+    assert_eq!(home.files(), [""; 0], "left behind");
+
+    let mut plain = home.serve(&["--size", "1M", "--name", "p"]);
+    home.run(&["upgrade", "p"]).refused(1, "--survive");
+    home.run(&["upgrade", "x"]).refused(1, "x");
+    home.run(&["upgrade"]).refused(2, "--all");
+    assert_eq!(home.run(&["upgrade", "--all"]).status, 0);
+    plain.ends();
+}
+
+#[test]
+fn a_server_whose_holder_was_killed_goes_on_and_says_so() {
+    let home = Home::new();
+    let mut served = survivor(&home, &[]);
+    client(&home, "d").write(0, &noise(1, 4096)).unwrap();
+    let server = server_of(&home, "d");
+    served.signal("KILL");
+    served.wait();
+    eventually("the holder is missed", || told(&home, "d")["holder"] == 0);
+    assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
+    assert_eq!(home.run(&["add", "--size", "1M", "--name", "e"]).status, 0);
+    home.run(&["upgrade", "d"])
+        .refused(1, "the holder's socket");
+    for name in ["e", "d"] {
+        let ran = home.run(&["down", name]);
+        assert_eq!(ran.status, 0, "{ran:?}");
+    }
+    eventually("the server has ended", || has_ended(server));
+    home.run(&["list"]);
+    assert_eq!(home.files(), [""; 0], "left behind");
+}
+
+/// Of two disks one has a damaged superblock: the other one is served, and nothing of either is lost.
+#[test]
+fn a_damaged_disk_is_kept_and_the_others_are_served() {
+    let home = Home::new();
+    let mut served = survivor(&home, &["--checksum"]);
+    client(&home, "d")
+        .write(0, &noise(1, MIB as usize))
+        .unwrap();
+    let holder = served.child.id();
+    let superblock = memory_files(holder, 4096);
+    let [superblock] = superblock.as_slice() else {
+        panic!("{superblock:?}");
+    };
+    assert_eq!(home.run(&["add", "--size", "8M", "--name", "e"]).status, 0);
+    client(&home, "e").write(0, &noise(2, 4096)).unwrap();
+    // Its two copies.
+    [520, 2312].iter().for_each(|at| flip(superblock, *at));
+    end_by(&home, "e", "KILL");
+    assert_eq!(client(&home, "e").read(0, 4096).unwrap(), noise(2, 4096));
+    home.run(&["stat", "d"]).refused(1, "d");
+    let list = home.json(&["list", "--json"]);
+    println!("{list}");
+    [520, 2312].iter().for_each(|at| flip(superblock, *at));
+    end_by(&home, "e", "KILL");
+    assert_eq!(
+        client(&home, "d").read(0, MIB as u32).unwrap(),
+        noise(1, MIB as usize)
+    );
+
+    // A damaged word costs its page, which is an error and no zeroes.
+    let table = memory_files(holder, DISK_BYTES / 4096 * 8);
+    let [table] = table.as_slice() else {
+        panic!("{table:?}");
+    };
+    flip(table, 8 * 3 + 7);
+    flip(table, 8 * 3 + 6);
+    end_by(&home, "d", "KILL");
+    assert_eq!(told(&home, "d")["lost_pages"], 1);
+    assert_ne!(client(&home, "d").read_fails(3 * 4096, 4096).unwrap(), 0);
+    assert_eq!(
+        client(&home, "d").read(4 * 4096, 4096).unwrap()[..],
+        noise(1, MIB as usize)[4 * 4096..][..4096]
+    );
+    client(&home, "d").write(3 * 4096, &noise(9, 4096)).unwrap();
+    assert_eq!(
+        client(&home, "d").read(3 * 4096, 4096).unwrap(),
+        noise(9, 4096)
+    );
+    served.ends();
+    assert_eq!(home.files(), [""; 0], "left behind");
+    let said = served.stderr();
+    assert!(
+        said.contains("d: not taken over, and kept as it is"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_cannot_outlive_its_server_is_refused() {
+    let home = Home::new();
+    let tree = home.dir.path().join("tree");
+    let tree = tree.to_str().unwrap();
+    for (options, why) in [
+        (&["--device", "brd"][..], "brd"),
+        (&["--tree", tree][..], "--tree"),
+    ] {
+        let mut served = home.start(&[&["--survive", "--size", "1M"], options].concat());
+        assert!(!served.is_ready());
+        let said = served.stderr();
+        assert!(said.contains(why), "{said}");
+        assert_ne!(served.wait(), Some(0));
+    }
+    assert_eq!(home.files(), [""; 0], "left behind");
+}
+
+/// A server without descriptors refuses a disk that it could not hand on, and what it has stays.
+#[test]
+fn a_server_out_of_descriptors_refuses_what_could_not_be_kept() {
+    let home = Home::new();
+    let mut command = Command::new("prlimit");
+    command.args(["--nofile=48:48", env!("CARGO_BIN_EXE_uzram")]);
+    let options = ["serve", "--survive", "--size", "64M", "--name", "d"];
+    let mut served = Holder(home.start_by(command, &options));
+    served.wait_until_ready();
+    client(&home, "d").write(0, &noise(1, 4096)).unwrap();
+    let is_refused = |number: &u32| {
+        let name = format!("e{number}");
+        home.run(&["add", "--size", "1M", "--name", &name]).status != 0
+    };
+    let refused = (0..20).find(is_refused);
+    assert!(refused.is_some_and(|number| number > 0), "{refused:?}");
+    end_by(&home, "d", "KILL");
+    assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
+    served.ends();
+    assert_eq!(home.files(), [""; 0], "left behind");
+}
+
+/// A client of its own making would prove little: QEMU's connects again and repeats what was not answered.
+#[test]
+fn qemus_client_connects_again() {
+    let home = Home::new();
+    let mut served = survivor(&home, &["--checksum"]);
+    let socket = home.state().join("d.nbd");
+    let image = format!(
+        "driver=nbd,server.type=unix,server.path={},export=d,reconnect-delay=20",
+        socket.display()
+    );
+    let mut load = Command::new("timeout");
+    load.args([
+        "60",
+        "qemu-img",
+        "bench",
+        "-w",
+        "--pattern=7",
+        "-c",
+        "20000",
+        "-d",
+        "8",
+        "-s",
+        "4096",
+    ]);
+    load.args(["-S", "4096", "-t", "none", "--image-opts", &image]);
+    let Ok(mut load) = load.stdout(std::process::Stdio::null()).spawn() else {
+        return println!("skipped: no qemu-img");
+    };
+    let mut kills = 0;
+    let status = loop {
+        if let Some(status) = load.try_wait().unwrap() {
+            break status;
+        }
+        end_by(&home, "d", "KILL");
+        kills += 1;
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(status.success() && kills > 1, "{status}, {kills} kills");
+    let mut after = client(&home, "d");
+    for offset in (0..DISK_BYTES).step_by(MIB as usize) {
+        assert!(
+            after
+                .read(offset, MIB as u32)
+                .unwrap()
+                .iter()
+                .all(|byte| *byte == 7),
+            "at {offset}"
+        );
+    }
+    served.ends();
+}

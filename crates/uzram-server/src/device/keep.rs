@@ -1,0 +1,39 @@
+//! A device has itself kept by a process that outlives this one.
+
+use uzram::ErrorKind;
+
+use super::kept::{key, named};
+use super::{Device, Note};
+use crate::error::{Error, Result};
+use crate::survive::Keeper;
+
+impl Device {
+    /// The way to the process that keeps it, if one does.
+    #[must_use]
+    pub fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_deref()
+    }
+
+    /// Has what it has now kept, if anybody keeps it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] without descriptors, [`ErrorKind::InvalidInput`] for a path that is no text.
+    pub(super) fn keep(&self) -> Result<()> {
+        let Some(keeper) = &self.keeper else {
+            return Ok(());
+        };
+        let mut note = Note::of(&self.setup())?;
+        note.is_read_only = self.is_read_only();
+        let places = self.places.iter().map(|place| place.endpoint().to_string());
+        note.places = places.collect();
+        let live = self.live();
+        let remains = live.as_ref().map_or(Ok(None), |live| live.remains())?;
+        let files = remains.map(named).unwrap_or_default();
+        let note = serde_json::to_value(note).map_err(|error| {
+            let text = format!("{}: cannot be kept", self.name());
+            Error::new(ErrorKind::Io, text).with_source(error)
+        })?;
+        keeper.keep(key(self.name()), note, &files);
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! The names under which a holder keeps a device and its files.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use uzram::Remains;
+
+use crate::survive::{Keeper, Kept};
+
+const SUPERBLOCK: &str = "superblock";
+const TABLE: &str = "table";
+const ARENA: &str = "arena";
+const CHECKSUMS: &str = "checksums";
+const AGES: &str = "ages";
+
+/// The key of the device `name`.
+pub(crate) fn key(name: &str) -> String {
+    format!("device/{name}")
+}
+
+/// The store's files among those of a device that was kept; none if it had no store.
+pub(crate) fn remains(kept: &mut Kept) -> Option<Remains> {
+    Some(Remains {
+        superblock: kept.take(SUPERBLOCK)?,
+        table: kept.take(TABLE)?,
+        arena: kept.take(ARENA)?,
+        checksums: kept.take(CHECKSUMS),
+        ages: kept.take(AGES),
+    })
+}
+
+pub(super) fn named(remains: Remains) -> Vec<(&'static str, OwnedFd)> {
+    let always = [
+        (SUPERBLOCK, Some(remains.superblock)),
+        (TABLE, Some(remains.table)),
+        (ARENA, Some(remains.arena)),
+        (CHECKSUMS, remains.checksums),
+        (AGES, remains.ages),
+    ];
+    let there = always.into_iter();
+    there
+        .filter_map(|(what, file)| Some((what, file?)))
+        .collect()
+}
+
+/// Lets the holder forget all of the device `name`.
+pub(crate) fn forget(keeper: &Option<Arc<Keeper>>, name: &str) {
+    if let Some(keeper) = keeper {
+        keeper.forget(key(name));
+        keeper.forget(format!("claim/{name}"));
+    }
+}

@@ -1,0 +1,584 @@
+//! The process that starts servers and keeps what each of them has, for the next one.
+//!
+//! ```text
+//! no server ──start──▶ Starting ──it serves──▶ Serving ──hand-over──▶ Leaving
+//!     ▲                   │ ends                  │ ends                │ ends
+//!     └── a successor, or the old program again ──┴─────────────────────┘
+//! ```
+//!
+//! One thread waits for all of it: the end of the server, its messages, signals, and commands.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use uzram::REMAINS_FORMAT;
+
+use super::commands::Commands;
+use super::kept::{Kept, Table};
+use super::message::{Begin, Death, Message, now_ns, receive, send};
+use super::program::Program;
+use super::running::{Running, in_words};
+use crate::attachment::Leftovers;
+use crate::control;
+use crate::device;
+use crate::error::Result;
+use crate::state::{StateDir, check_name};
+
+/// Servers that crash one after another, each within [`CRASH_TIME`] of its start, before the holder starts no more.
+const CRASHES_MAX: u32 = 5;
+const CRASH_TIME: Duration = Duration::from_secs(60);
+/// Longest time for a server to hand over, and for its successor to serve.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Status of a process that this one had to kill, for whoever waits for this one.
+const STATUS_KILLED: i32 = 1;
+
+/// A signal to the holder, as a byte of the stream that it is told by.
+pub const END: u8 = b'e';
+/// As [`END`]: to read the configuration again.
+pub const RELOAD: u8 = b'r';
+
+/// Starts servers, and keeps what they have.
+pub struct Holder {
+    state: StateDir,
+    program: Program,
+    arguments: Vec<OsString>,
+    kept: Table,
+    take_overs: u64,
+    crashes: u32,
+    /// The end after which nobody served yet.
+    before: Option<Death>,
+    commands: Option<Commands>,
+    upgrade: Option<Upgrade>,
+}
+
+/// A replacement of the program that is under way.
+struct Upgrade {
+    asker: OwnedFd,
+    /// The program that is not running: the new one until the old server has ended, then the old one.
+    other: Program,
+    step: Step,
+    until: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The old server hands over.
+    Leaving,
+    /// The new one starts.
+    Trying,
+    /// The old one starts again.
+    Returning,
+}
+
+/// The step after the end of a server.
+enum Next {
+    Server,
+    /// Nothing but keeping.
+    Nobody,
+    End(i32),
+}
+
+impl Holder {
+    /// A holder of servers that are started as this program with `arguments`, and `inherited` sockets, each with its name,
+    /// for them.
+    ///
+    /// # Errors
+    /// [`uzram::ErrorKind::Io`] if this program's file cannot be opened.
+    pub fn new(
+        state: StateDir,
+        arguments: Vec<OsString>,
+        inherited: Vec<(String, OwnedFd)>,
+    ) -> Result<Holder> {
+        let mut kept = Table::default();
+        for (number, (name, socket)) in inherited.into_iter().enumerate() {
+            let socket = Kept {
+                key: format!("inherited/{number}"),
+                note: name.into(),
+                files: vec![("socket".into(), socket)],
+            };
+            // There are at most 64 of them.
+            let _ = kept.keep(socket);
+        }
+        Ok(Holder {
+            state,
+            program: Program::own()?,
+            arguments,
+            kept,
+            take_overs: 0,
+            crashes: 0,
+            before: None,
+            commands: None,
+            upgrade: None,
+        })
+    }
+
+    /// Serves until a server ends because it was asked to. Returns its exit status. `signals` brings a byte for each.
+    ///
+    /// # Errors
+    /// [`uzram::ErrorKind::Io`] if the first server cannot be started, or the system does not let this process wait.
+    pub fn run(mut self, signals: &UnixStream) -> Result<i32> {
+        let mut server = Some(self.start()?);
+        let status = loop {
+            self.wait(server.as_mut(), signals)?;
+            match &mut server {
+                Some(running) if is_ready(&running.ended) => {
+                    self.hear_all(running);
+                    let status = running.status()?;
+                    match self.after(running, status) {
+                        Next::Server => server = self.start_next(),
+                        Next::Nobody => server = None,
+                        Next::End(status) => break status,
+                    }
+                }
+                Some(running) => self.hear(running),
+                None => self.refuse_control(),
+            }
+            if let Some(asked) = asked(signals) {
+                match &server {
+                    Some(running) if asked == RELOAD => running.signal(Signal::HUP),
+                    Some(running) => running.signal(Signal::TERM),
+                    None if asked == END => break STATUS_KILLED,
+                    None => {}
+                }
+            }
+            self.hurry(server.as_ref());
+            self.answer_command(server.as_ref());
+            if server.is_none() {
+                match (&self.upgrade, self.has_devices()) {
+                    (Some(_), _) => server = self.start_next(),
+                    (None, false) => break STATUS_KILLED,
+                    (None, true) => {}
+                }
+            }
+        };
+        self.clean();
+        Ok(status)
+    }
+
+    fn start(&self) -> Result<Running> {
+        let begin = Begin {
+            holder: std::process::id(),
+            take_overs: self.take_overs,
+            before: self.before.clone(),
+        };
+        Running::start(&self.program, &self.arguments, &self.kept, begin)
+    }
+
+    /// Starts a successor. A new program that is none makes room for the old one; if that cannot be started either, what is
+    /// kept stays kept.
+    fn start_next(&mut self) -> Option<Running> {
+        loop {
+            let error = match self.start() {
+                Ok(running) => return Some(running),
+                Err(error) => error,
+            };
+            log::error!("{error}");
+            let upgrade = self.upgrade.as_mut().filter(|it| it.step == Step::Trying);
+            let Some(upgrade) = upgrade else {
+                let upgrade = self.upgrade.take();
+                if let Some(upgrade) = upgrade {
+                    refuse(&upgrade.asker, error.to_string());
+                }
+                return None;
+            };
+            std::mem::swap(&mut self.program, &mut upgrade.other);
+            upgrade.step = Step::Returning;
+        }
+    }
+
+    /// Waits until something happens.
+    fn wait(&self, server: Option<&mut Running>, signals: &UnixStream) -> Result<()> {
+        let mut events = vec![PollFd::new(signals, PollFlags::IN)];
+        if let Some(running) = &server {
+            events.push(PollFd::new(&running.ended, PollFlags::IN));
+            if !running.is_silent {
+                events.push(PollFd::new(&running.socket, PollFlags::IN));
+            }
+        }
+        let control = self.control().filter(|_| server.is_none());
+        events.extend(control.map(|socket| PollFd::new(socket, PollFlags::IN)));
+        if let Some(commands) = &self.commands {
+            events.push(PollFd::new(&commands.listener, PollFlags::IN));
+        }
+        let timeout = self.upgrade.as_ref().map(|upgrade| {
+            let left = upgrade.until.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            }
+        });
+        match poll(&mut events, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => {
+                Err(crate::Error::new(uzram::ErrorKind::Io, "holder: poll").with_source(error))
+            }
+        }
+    }
+
+    /// Takes what the dead server has said.
+    fn hear_all(&mut self, running: &mut Running) {
+        while !running.is_silent && is_ready(&running.socket) {
+            self.hear(running);
+        }
+    }
+
+    /// Takes one message of the server, if there is one.
+    fn hear(&mut self, running: &mut Running) {
+        if running.is_silent || !is_ready(&running.socket) {
+            return;
+        }
+        match receive(&running.socket) {
+            Ok(Some((message, files))) => self.take(running, message, files),
+            Ok(None) => running.is_silent = true,
+            Err(error) => {
+                log::warn!("{error}");
+                running.is_silent = error.kind() != uzram::ErrorKind::InvalidInput;
+            }
+        }
+    }
+
+    fn take(&mut self, running: &mut Running, message: Message, files: Vec<OwnedFd>) {
+        match message {
+            Message::Keep {
+                key,
+                note,
+                files: kinds,
+            } => {
+                let files = kinds.into_iter().zip(files).collect();
+                if let Err(why) = self.kept.keep(Kept { key, note, files }) {
+                    log::error!("not kept: {why}");
+                }
+            }
+            Message::Forget { key } => self.kept.forget(&key),
+            Message::Serving { number, format } => self.serves(running, &number, format),
+            Message::Ending {} => running.is_ending = true,
+            other => log::warn!("the server said {other:?}"),
+        }
+    }
+
+    fn serves(&mut self, running: &mut Running, number: &str, format: u32) {
+        running.is_serving = true;
+        if format != REMAINS_FORMAT {
+            log::info!("the server's format is {format}, and the holder's {REMAINS_FORMAT}");
+        }
+        if self.commands.is_none() && check_name(number).is_ok() {
+            match Commands::bind(self.state.holder_socket(number)) {
+                Ok(commands) => self.commands = Some(commands),
+                Err(error) => log::warn!("{error}; uzram upgrade will not find this holder"),
+            }
+        }
+        let Some(before) = self.before.take() else {
+            return;
+        };
+        let pause_ns = now_ns().saturating_sub(before.at_ns);
+        let Some(upgrade) = self.upgrade.take() else {
+            return;
+        };
+        self.crashes = 0;
+        let error = match upgrade.step {
+            Step::Trying => None,
+            Step::Leaving | Step::Returning => Some(
+                "the new program did not serve, and the old one does again; its log says why"
+                    .into(),
+            ),
+        };
+        reply(&upgrade.asker, Message::Done { error, pause_ns });
+    }
+
+    /// The step after the end of `running`.
+    fn after(&mut self, running: &Running, status: ExitStatus) -> Next {
+        let why = in_words(status);
+        let pid = running.pid();
+        let code = status.code().unwrap_or(STATUS_KILLED);
+        let was_told = matches!(
+            status.signal().and_then(Signal::from_named_raw),
+            Some(Signal::TERM | Signal::INT)
+        );
+        let never_served = self.take_overs == 0 && !running.is_serving;
+        let is_left = self
+            .upgrade
+            .as_ref()
+            .is_some_and(|it| it.step == Step::Leaving);
+        if running.is_ending || never_served || (was_told && !is_left) {
+            if let Some(upgrade) = self.upgrade.take() {
+                let error = Some("the server was told to end meanwhile".to_owned());
+                reply(&upgrade.asker, Message::Done { error, pause_ns: 0 });
+            }
+            return Next::End(code);
+        }
+        self.take_overs += 1;
+        if self.before.is_none() {
+            self.before = Some(Death {
+                pid,
+                why: why.clone(),
+                at_ns: now_ns(),
+            });
+        }
+        if let Some(upgrade) = self.upgrade.take_if(|it| it.step == Step::Returning) {
+            let error = Some("the new program did not serve, nor does the old one now".to_owned());
+            reply(&upgrade.asker, Message::Done { error, pause_ns: 0 });
+        }
+        if let Some(upgrade) = &mut self.upgrade {
+            // The other program is the next one: the new one after the old one has left, and then the old one.
+            std::mem::swap(&mut self.program, &mut upgrade.other);
+            upgrade.step = match upgrade.step {
+                Step::Leaving => Step::Trying,
+                Step::Trying | Step::Returning => {
+                    log::error!("upgrade: process {pid} {why}; back to the old program");
+                    Step::Returning
+                }
+            };
+            upgrade.until = Instant::now() + SERVE_TIMEOUT;
+            return Next::Server;
+        }
+        log::error!("process {pid} {why}; its disks are kept");
+        // Who kills a server that serves means it, or is short of memory: this is no fault of the program.
+        let is_fault = status.signal() != Some(Signal::KILL.as_raw()) || !running.is_serving;
+        self.crashes = match is_fault && running.started.elapsed() < CRASH_TIME {
+            true => self.crashes + 1,
+            false => 0,
+        };
+        if self.crashes < CRASHES_MAX {
+            return Next::Server;
+        }
+        log::error!(
+            "{CRASHES_MAX} servers in a row failed within {} s: no more are started; what the disks hold is \
+             kept for uzram upgrade and uzram survive export, and SIGTERM to process {} drops it",
+            CRASH_TIME.as_secs(),
+            std::process::id()
+        );
+        Next::Nobody
+    }
+
+    /// Ends a server by force that takes too long to leave or to serve.
+    fn hurry(&mut self, server: Option<&Running>) {
+        let Some(upgrade) = &mut self.upgrade else {
+            return;
+        };
+        if Instant::now() < upgrade.until {
+            return;
+        }
+        upgrade.until = Instant::now() + LEAVE_TIMEOUT;
+        if let Some(running) = server {
+            log::warn!(
+                "upgrade: process {} takes too long and is killed",
+                running.pid()
+            );
+            running.signal(Signal::KILL);
+        }
+    }
+
+    fn answer_command(&mut self, server: Option<&Running>) {
+        let Some(commands) = self
+            .commands
+            .as_ref()
+            .filter(|commands| is_ready(&commands.listener))
+        else {
+            return;
+        };
+        let Some((asker, (message, files))) = commands.next() else {
+            return;
+        };
+        match message {
+            Message::Upgrade { format } => self.begin_upgrade(server, asker, format, files),
+            Message::Export { name } => self.export(server, &asker, &name),
+            Message::LetGo { name } => self.let_go(server, &asker, &name),
+            other => refuse(&asker, format!("{other:?}: not a request")),
+        }
+    }
+
+    fn begin_upgrade(
+        &mut self,
+        server: Option<&Running>,
+        asker: OwnedFd,
+        format: u32,
+        files: Vec<OwnedFd>,
+    ) {
+        if format != REMAINS_FORMAT {
+            let text = format!(
+                "the new program opens format {format}, and the disks have format {REMAINS_FORMAT}: nothing was \
+                 changed; copy the disks to a server of the new program"
+            );
+            return refuse(&asker, text);
+        }
+        if self.upgrade.is_some() {
+            return refuse(&asker, "another upgrade is under way".into());
+        }
+        let Some(program) = files
+            .into_iter()
+            .next()
+            .map(File::from)
+            .map(Program::opened)
+        else {
+            return refuse(&asker, "no program".into());
+        };
+        let mut upgrade = Upgrade {
+            asker,
+            other: program,
+            step: Step::Leaving,
+            until: Instant::now() + LEAVE_TIMEOUT,
+        };
+        match server {
+            Some(running) if !running.is_serving => {
+                refuse(
+                    &upgrade.asker,
+                    "its server is still starting; try again".into(),
+                );
+            }
+            Some(running) => {
+                self.before = Some(Death {
+                    pid: running.pid(),
+                    why: "handed over".into(),
+                    at_ns: now_ns(),
+                });
+                if send(&running.socket, &Message::HandOver {}, &[]).is_err() {
+                    upgrade.until = Instant::now();
+                }
+                self.upgrade = Some(upgrade);
+            }
+            None => {
+                self.before = Some(Death {
+                    pid: 0,
+                    why: "failed, as the ones before it".into(),
+                    at_ns: now_ns(),
+                });
+                std::mem::swap(&mut self.program, &mut upgrade.other);
+                upgrade.step = Step::Trying;
+                upgrade.until = Instant::now() + SERVE_TIMEOUT;
+                self.upgrade = Some(upgrade);
+            }
+        }
+    }
+
+    /// Hands over what a device has, while nobody serves it.
+    fn export(&self, server: Option<&Running>, asker: &OwnedFd, name: &str) {
+        match self.left(server, name) {
+            Ok(kept) => {
+                let (message, files) = kept.message();
+                let _ = send(asker, &message, &files);
+            }
+            Err(why) => refuse(asker, why),
+        }
+    }
+
+    /// Drops what a device has, while nobody serves it.
+    fn let_go(&mut self, server: Option<&Running>, asker: &OwnedFd, name: &str) {
+        if let Err(why) = self.left(server, name).map(drop) {
+            return refuse(asker, why);
+        }
+        self.kept.forget(&device::key(name));
+        self.kept.forget(&format!("claim/{name}"));
+        remove_left(&self.state, name);
+        reply(
+            asker,
+            Message::Done {
+                error: None,
+                pause_ns: 0,
+            },
+        );
+    }
+
+    /// The things kept of a device that nobody serves.
+    fn left(&self, server: Option<&Running>, name: &str) -> Result<&Kept, String> {
+        match (server, self.kept.find(&device::key(name))) {
+            (Some(_), _) => Err(format!("{name}: it is served; copy it from there")),
+            (None, None) => Err(format!("{name}: not kept here")),
+            (None, Some(kept)) => Ok(kept),
+        }
+    }
+
+    fn has_devices(&self) -> bool {
+        self.kept
+            .iter()
+            .any(|kept| kept.name_of("device").is_some())
+    }
+
+    /// The control socket, which somebody has to answer.
+    fn control(&self) -> Option<&OwnedFd> {
+        let server = self.kept.find("server")?;
+        let mut files = server.files.iter();
+        files
+            .find(|(what, _)| what == "control")
+            .map(|(_, file)| file)
+    }
+
+    /// Tells who asks a server that is gone for good.
+    fn refuse_control(&self) {
+        if let Some(socket) = self.control().filter(|socket| is_ready(socket)) {
+            control::refuse_next(
+                socket,
+                "its servers failed one after another; its log says why. What the disk holds is kept: \
+                 uzram survive export",
+            );
+        }
+    }
+
+    /// Removes what the servers left, as they leave nothing themselves once they were killed.
+    fn clean(self) {
+        let names: Vec<String> = self
+            .kept
+            .iter()
+            .filter_map(|kept| kept.name_of("claim").map(str::to_owned))
+            .collect();
+        let server = self.kept.find("server");
+        let number = server.and_then(|kept| kept.note.as_str().map(str::to_owned));
+        let state = self.state.clone();
+        drop(self);
+        state.sweep_server(&number.unwrap_or_default());
+        for name in &names {
+            remove_left(&state, name);
+        }
+        let _ = state.entries();
+    }
+}
+
+/// Removes what the dead servers of the device `name` left, unless somebody has the name.
+fn remove_left(state: &StateDir, name: &str) {
+    if check_name(name).is_ok() && state.entry(name).is_none() {
+        let _ = Leftovers::of(state, name).remove();
+        state.sweep(name);
+    }
+}
+
+fn reply(asker: &OwnedFd, message: Message) {
+    // Who does not wait for it any more misses nothing.
+    let _ = send(asker, &message, &[]);
+}
+
+fn refuse(asker: &OwnedFd, why: String) {
+    reply(
+        asker,
+        Message::Done {
+            error: Some(why),
+            pause_ns: 0,
+        },
+    );
+}
+
+/// Whether something can be received or accepted there, or its other end is gone.
+fn is_ready(file: impl AsFd) -> bool {
+    let mut events = [PollFd::new(&file, PollFlags::IN)];
+    poll(&mut events, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// The last signal that came.
+fn asked(signals: &UnixStream) -> Option<u8> {
+    use std::io::Read;
+    if !is_ready(signals) {
+        return None;
+    }
+    let mut bytes = [0; 64];
+    match (&*signals).read(&mut bytes) {
+        Ok(count @ 1..) => Some(bytes[count - 1]),
+        // The thread that catches signals is gone; the next look is late enough.
+        _ => None,
+    }
+}

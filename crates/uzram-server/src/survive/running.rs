@@ -1,0 +1,123 @@
+//! A server that a holder has started.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use uzram::ErrorKind;
+
+use super::kept::Table;
+use super::message::{Begin, Message, send};
+use super::program::Program;
+use crate::error::{Error, Result};
+
+/// Longest wait for a server that does not take what was kept.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A child, from its start to its end.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    /// Readable once all its threads have ended.
+    pub(super) ended: OwnedFd,
+    pub(super) socket: OwnedFd,
+    pub(super) started: Instant,
+    pub(super) is_serving: bool,
+    /// It said that it ends because somebody asked it to.
+    pub(super) is_ending: bool,
+    /// Its end of the socket is closed.
+    pub(super) is_silent: bool,
+}
+
+impl Running {
+    /// Starts `program` and hands it `kept`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if it cannot be started.
+    pub(super) fn start(
+        program: &Program,
+        arguments: &[OsString],
+        kept: &Table,
+        begin: Begin,
+    ) -> Result<Running> {
+        let failed = |what: &'static str| {
+            move |error: std::io::Error| {
+                Error::new(ErrorKind::Io, format!("holder: {what}")).with_source(error)
+            }
+        };
+        let pair = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let (socket, theirs) = pair.map_err(|error| failed("a socket")(error.into()))?;
+        let _ = set_socket_timeout(&socket, Timeout::Send, Some(SEND_TIMEOUT));
+        let mut command = program.command();
+        command.args(arguments).stdin(Stdio::from(theirs));
+        let child = command.spawn().map_err(failed("cannot start the server"))?;
+        // It holds the server's end of the socket.
+        drop(command);
+        let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let running = Running {
+            ended: ended.map_err(|error| failed("pidfd")(error.into()))?,
+            child,
+            socket,
+            started: Instant::now(),
+            is_serving: false,
+            is_ending: false,
+            is_silent: false,
+        };
+        for kept in kept.iter() {
+            let (message, files) = kept.message();
+            if send(&running.socket, &message, &files).is_err() {
+                // It is gone; its end will be seen.
+                return Ok(running);
+            }
+        }
+        let _ = send(&running.socket, &Message::Begin(begin), &[]);
+        Ok(running)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// The status of its end, which [`Running::ended`] has told of.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(super) fn status(&mut self) -> Result<ExitStatus> {
+        let failed = |error| Error::new(ErrorKind::Io, "holder: wait").with_source(error);
+        self.child.wait().map_err(failed)
+    }
+}
+
+/// How a process ended, in words.
+pub(super) fn in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended by itself with status {code}"),
+        (None, Some(signal)) => {
+            let name = match Signal::from_named_raw(signal) {
+                Some(Signal::KILL) => " (KILL)",
+                Some(Signal::SEGV) => " (SEGV)",
+                Some(Signal::BUS) => " (BUS)",
+                Some(Signal::ABORT) => " (ABRT, as after a panic or without memory)",
+                Some(Signal::ILL) => " (ILL)",
+                Some(Signal::SYS) => " (SYS)",
+                _ => "",
+            };
+            format!("killed by signal {signal}{name}")
+        }
+        (None, None) => "ended in an unknown way".to_owned(),
+    }
+}
