@@ -84,7 +84,7 @@ mod tests {
     fn every_option_is_told() {
         let source = include_str!("texts.rs");
         for name in super::super::names() {
-            assert!(source.contains(&format!("(\"{name}\", ")), "{name}");
+            assert!(source.contains(&format!("\"{name}\",")), "{name}");
         }
     }
 }
