@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use uzram_testkit::Rng;
 
 use crate::nbd_client::NbdClient;
-use crate::support::{Home, PATIENCE, Served, eventually, has_ended, noise};
+use crate::support::{Home, PATIENCE, Served, eventually, has_ended, is_root, noise};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 64 * MIB;
@@ -595,7 +595,7 @@ fn qemus_client_connects_again() {
         "4096",
     ]);
     load.args(["-S", "4096", "-t", "none", "--image-opts", &image]);
-    let Ok(mut load) = load.stdout(std::process::Stdio::null()).spawn() else {
+    let Ok(mut load) = load.stdout(Stdio::null()).spawn() else {
         return println!("skipped: no qemu-img");
     };
     let mut kills = 0;
@@ -620,4 +620,154 @@ fn qemus_client_connects_again() {
         );
     }
     served.ends();
+}
+
+/// Kills servers of a disk that is attached, while `load` runs on it.
+fn kills_while(load: &mut Command, home: &Home) -> u64 {
+    let mut load = load.stdout(Stdio::null()).spawn().unwrap();
+    let mut rng = Rng::new(7);
+    let mut kills = 0;
+    let status = loop {
+        if let Some(status) = load.try_wait().unwrap() {
+            break status;
+        }
+        end_by(home, "d", "KILL");
+        kills += 1;
+        std::thread::sleep(Duration::from_micros(rng.below(100_000) as u64));
+    };
+    assert!(status.success(), "{status} after {kills} kills");
+    kills
+}
+
+/// The path of the disk `d`, attached in this way; none where it cannot be.
+fn attached(home: &Home, attach: &str, more: &[&str]) -> Option<(Holder, PathBuf)> {
+    let options = [
+        "--survive",
+        "--size",
+        "64M",
+        "--name",
+        "d",
+        "--attach",
+        attach,
+    ];
+    let mut served = Holder(home.start(&[&options, more].concat()));
+    if !served.is_ready() {
+        println!("skipped: {}", served.stderr());
+        return None;
+    }
+    let path = told(home, "d")["endpoint"].as_str().unwrap().into();
+    Some((served, path))
+}
+
+fn is_here(program: &str) -> bool {
+    let is_here = Command::new(program).arg("--version").output().is_ok();
+    if !is_here {
+        println!("skipped: no {program}");
+    }
+    is_here
+}
+
+/// fio reads back all that it was told is written, and knows nothing of us.
+#[test]
+fn files_and_block_devices_lose_nothing_by_kills_under_fio() {
+    if !is_here("fio") {
+        return;
+    }
+    for (attach, more) in [("fuse", &[][..]), ("loop", &["--checksum"])] {
+        let home = Home::new();
+        let Some((mut served, path)) = attached(&home, attach, more) else {
+            return;
+        };
+        let mut fio = Command::new("timeout");
+        fio.args([
+            "-k",
+            "5",
+            "120",
+            "fio",
+            "--name=v",
+            "--rw=randrw",
+            "--bsrange=4k-64k",
+            "--direct=1",
+        ]);
+        fio.args([
+            "--ioengine=libaio",
+            "--iodepth=16",
+            "--size=48M",
+            "--verify=crc32c",
+        ]);
+        fio.args([
+            "--verify_fatal=1",
+            "--randrepeat=0",
+            "--verify_backlog=512",
+            "--time_based",
+            "--runtime=6",
+        ]);
+        fio.arg(format!("--filename={}", path.display()));
+        let kills = kills_while(&mut fio, &home);
+        assert!(kills > 10, "{kills} kills");
+        let now = told(&home, "d");
+        println!("{attach}: {kills} kills, {}", now["last_end"]);
+        assert_eq!(
+            (&now["take_overs"], &now["lost_pages"]),
+            (&kills.into(), &0.into())
+        );
+        served.ends();
+        assert_eq!(home.files(), [""; 0], "left behind");
+    }
+}
+
+/// A file system and its journal: what was synced is there, and the check finds nothing.
+#[test]
+fn a_file_system_is_whole_after_kills() {
+    if !is_here("mkfs.ext4") || !is_root() {
+        return;
+    }
+    let home = Home::new();
+    let Some((mut served, path)) = attached(&home, "loop", &[]) else {
+        return;
+    };
+    let run = |program: &str, args: &[&str]| {
+        let ran = Command::new(program).args(args).output().unwrap();
+        assert!(
+            ran.status.success(),
+            "{program}: {}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+    };
+    let device = path.to_str().unwrap();
+    run("mkfs.ext4", &["-q", "-F", device]);
+    let directory = home.dir.path().join("mnt");
+    std::fs::create_dir(&directory).unwrap();
+    let shown = directory.to_str().unwrap();
+    run("mount", &[device, shown]);
+    let stop = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut number = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                let path = directory.join(format!("f{}", number % 50));
+                let file = File::create(&path).unwrap();
+                file.write_all_at(&noise(number, 50_000), 0).unwrap();
+                file.sync_all().unwrap();
+                number += 1;
+            }
+            number
+        });
+        for _ in 0..30 {
+            end_by(&home, "d", "KILL");
+        }
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    run("umount", &[shown]);
+    run("e2fsck", &["-f", "-n", device]);
+    run("mount", &["-o", "ro", device, shown]);
+    for number in written.saturating_sub(50)..written {
+        let bytes = std::fs::read(directory.join(format!("f{}", number % 50))).unwrap();
+        assert!(bytes == noise(number, 50_000), "file {number} of {written}");
+    }
+    run("umount", &[shown]);
+    println!("{written} files, {}", told(&home, "d")["last_end"]);
+    served.ends();
+    assert_eq!(home.files(), [""; 0], "left behind");
 }

@@ -9,6 +9,11 @@ pub(super) struct Gate(AtomicU64);
 impl Gate {
     const SHUT: u64 = u64::MAX;
 
+    /// One of a file that is open this many times.
+    pub fn of(opens: u64) -> Gate {
+        Gate(AtomicU64::new(opens.min(Gate::SHUT - 1)))
+    }
+
     pub fn opens(&self) -> u64 {
         match self.0.load(Ordering::Acquire) {
             Gate::SHUT => 0,

@@ -34,7 +34,8 @@
 //! | wait for the workers' end       | [`END_TIMEOUT`]                      | they are left behind |
 //!
 //! Each worker has one buffer of [`REQUEST_BYTES_MAX`] and 8 KiB, for the message that it receives
-//! and the data that it reads. A request allocates nothing, and takes no lock but the device's.
+//! and the data that it reads. A request allocates nothing, and takes no lock but the device's. The buffers lie in a
+//! file of memory: with it and the mount's descriptor another process takes the mount over ([`Mount::remains`]).
 
 pub mod bare;
 mod disk;
@@ -44,6 +45,7 @@ mod keeper;
 mod mount;
 mod mounted;
 mod serve;
+mod slots;
 mod tree;
 mod wire;
 mod worker;
@@ -52,7 +54,7 @@ use std::time::Duration;
 
 pub use fusermount::unmount_as_user;
 pub use keeper::{Keeper, keep};
-pub use mount::{Mount, Options};
+pub use mount::{Mount, MountRemains, Options};
 pub use tree::{Files, Node, ROOT, TREE_SOURCE, Text, TreeMount, UnservedTree};
 
 /// Most data in one request, in bytes: the kernel allows 256 pages.

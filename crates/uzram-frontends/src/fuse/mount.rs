@@ -1,16 +1,20 @@
 //! Mounting and unmounting the file system.
 
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use uzram::{BlockDevice, Error, ErrorKind, Result};
 
-use super::THREADS_MAX;
 use super::disk::Disk;
 use super::gate::Gate;
 use super::mounted::{Mounted, To};
+use super::slots::{Slot, Slots};
+use super::worker;
+use super::{REQUEST_BYTES_MAX, THREADS_MAX};
 
 /// Longest file name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -39,7 +43,18 @@ impl Default for Options {
 pub struct Mount {
     path: PathBuf,
     gate: Arc<Gate>,
+    kept: Arc<Slots>,
+    device: OwnedFd,
     mounted: Mounted,
+}
+
+/// All that is needed to take a mount over from a process that died.
+#[derive(Debug)]
+pub struct MountRemains {
+    /// The kernel's end of the mount. While a process has it open, requests wait.
+    pub device: OwnedFd,
+    /// A file of memory with the requests that workers had taken.
+    pub requests: OwnedFd,
 }
 
 impl Mount {
@@ -60,18 +75,69 @@ impl Mount {
         check(name, options)?;
         let gate = Arc::new(Gate::default());
         let disk = Disk::new(device, name, Arc::clone(&gate));
-        let mounted = Mounted::new(
-            Arc::new(disk),
-            &To {
-                source: &format!("uzram:{name}"),
-                directory,
-                threads: options.threads,
-                is_for_all: false,
-            },
-        )?;
+        let slots = worker::slots(&disk, options.threads).map_err(no_memory)?;
+        let slots = Slot::all(slots);
+        let kept = Arc::clone(slots[0].of());
+        let to = To {
+            source: &format!("uzram:{name}"),
+            directory,
+            is_for_all: false,
+        };
+        let (mounted, device) = Mounted::new(Arc::new(disk.kept_in(&kept)), &to, slots)?;
         Ok(Mount {
             path: directory.join(name),
             gate,
+            kept,
+            device,
+            mounted,
+        })
+    }
+
+    /// What a process that outlives this one has to keep, so that another one can [resume](Mount::resume) the mount.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no more descriptors may be had.
+    pub fn remains(&self) -> Result<MountRemains> {
+        let failed = |error| Error::new(ErrorKind::Io, "descriptors of a mount").with_source(error);
+        Ok(MountRemains {
+            device: self.device.try_clone().map_err(failed)?,
+            requests: self.kept.file().map_err(failed)?,
+        })
+    }
+
+    /// Takes over a mount whose process has died: the file `name` over `directory`, which shows `device` from now on. Requests that
+    /// the dead process had taken are answered first. Nothing is negotiated again, and there are as many workers as it had.
+    ///
+    /// That process must have ended with all its threads. A request that it had carried out and not answered may be
+    /// carried out twice; one that was answered is not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for descriptors that are not a mount's, [`ErrorKind::Io`] if nobody can serve it. The mount
+    /// stays.
+    pub fn resume(
+        device: Arc<dyn BlockDevice>,
+        name: &str,
+        directory: &Path,
+        remains: MountRemains,
+    ) -> Result<Mount> {
+        check(name, Options::default())?;
+        let buffer_bytes = worker::buffer_bytes(REQUEST_BYTES_MAX as usize);
+        let slots = Slots::resume(remains.requests, buffer_bytes).map_err(|error| {
+            let text = format!("mount at {}", directory.display());
+            Error::new(ErrorKind::InvalidInput, text).with_source(error)
+        })?;
+        let slots = Slot::all(slots);
+        let kept = Arc::clone(slots[0].of());
+        let gate = Arc::new(Gate::of(kept.opens().load(Ordering::Relaxed)));
+        let disk = Disk::new(device, name, Arc::clone(&gate)).kept_in(&kept);
+        let another = remains.device.try_clone();
+        let another = another.map_err(no_memory)?;
+        let mounted = Mounted::resume(Arc::new(disk), directory, remains.device, slots)?;
+        Ok(Mount {
+            path: directory.join(name),
+            gate,
+            kept,
+            device: another,
             mounted,
         })
     }
@@ -139,6 +205,10 @@ impl Mount {
         };
         Error::new(ErrorKind::Busy, format!("{}: {text}", self.path.display()))
     }
+}
+
+fn no_memory(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, "buffers of a mount").with_source(error)
 }
 
 fn check(name: &str, options: Options) -> Result<()> {

@@ -16,6 +16,7 @@ use uzram::{Error, ErrorKind, Result};
 
 use super::keeper::{FUSE_MAGIC, Keeper};
 use super::serve::Serve;
+use super::slots::Slot;
 use super::{END_TIMEOUT, fusermount, worker};
 
 const END_PAUSE: Duration = Duration::from_millis(2);
@@ -25,7 +26,6 @@ pub(super) struct To<'a> {
     /// The name in the mount table.
     pub source: &'a str,
     pub directory: &'a Path,
-    pub threads: usize,
     /// Whether other users than the one who mounts may look in; their rights are the files' modes. Only
     /// root can allow that.
     pub is_for_all: bool,
@@ -69,7 +69,8 @@ impl Unserved {
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
     pub fn serve(self, served: Arc<dyn Serve>, threads: usize, keeper: Keeper) -> Result<Mounted> {
-        let workers = worker::start(served, self.device, threads);
+        let slots = worker::slots(&*served, threads).map(Slot::all);
+        let workers = slots.and_then(|slots| worker::start(served, self.device, slots));
         Ok(Mounted {
             workers: Some(workers.map_err(|error| refused(&self.directory, error))?),
             directory: self.directory,
@@ -80,14 +81,18 @@ impl Unserved {
 }
 
 impl Mounted {
-    /// Mounts `served`.
+    /// Mounts `served`, with a worker for each slot. Returns another descriptor of the mount, too.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] with the remedy if the system refuses. Nothing is left behind.
-    pub fn new(served: Arc<dyn Serve>, to: &To<'_>) -> Result<Mounted> {
+    pub fn new(
+        served: Arc<dyn Serve>,
+        to: &To<'_>,
+        slots: Vec<Slot>,
+    ) -> Result<(Mounted, OwnedFd)> {
         let refused = |error: io::Error| refused(to.directory, error);
         let is_root = rustix::process::geteuid().is_root();
-        let workers = start(served, to, is_root).map_err(refused)?;
+        let (workers, device) = start(served, to, slots, is_root).map_err(refused)?;
         let mut mounted = Mounted {
             directory: to.directory.to_owned(),
             device_number: 0,
@@ -96,7 +101,30 @@ impl Mounted {
         };
         // Asks the new workers, so that a mount which cannot serve fails here and is taken away.
         mounted.device_number = fs::metadata(to.directory).map_err(refused)?.dev();
-        Ok(mounted)
+        Ok((mounted, device))
+    }
+
+    /// Takes over the mount at `directory` that a dead process served by `device`. What it had begun is answered
+    /// first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the system gives no thread, or nobody answers there. The mount stays.
+    pub fn resume(
+        served: Arc<dyn Serve>,
+        directory: &Path,
+        device: OwnedFd,
+        mut slots: Vec<Slot>,
+    ) -> Result<Mounted> {
+        let refused = |error: io::Error| refused(directory, error);
+        worker::settle(&*served, &device, &mut slots);
+        let workers = worker::start(served, device, slots).map_err(refused)?;
+        let device_number = fs::metadata(directory).map_err(refused)?.dev();
+        Ok(Mounted {
+            directory: directory.to_owned(),
+            device_number,
+            workers: Some(workers),
+            keeper: None,
+        })
     }
 
     /// Whether the kernel still has it: another program may have unmounted it.
@@ -179,9 +207,18 @@ impl Drop for Mounted {
 }
 
 /// Mounts and starts the workers; nothing is mounted after an error.
-fn start(served: Arc<dyn Serve>, to: &To<'_>, is_root: bool) -> io::Result<Vec<JoinHandle<()>>> {
+fn start(
+    served: Arc<dyn Serve>,
+    to: &To<'_>,
+    slots: Vec<Slot>,
+    is_root: bool,
+) -> io::Result<(Vec<JoinHandle<()>>, OwnedFd)> {
     let device = mount(to, is_root)?;
-    worker::start(served, device, to.threads).inspect_err(|_| undo(to.directory, is_root))
+    let started = device.try_clone().and_then(|another| {
+        let workers = worker::start(served, device, slots)?;
+        Ok((workers, another))
+    });
+    started.inspect_err(|_| undo(to.directory, is_root))
 }
 
 /// Mounts; nothing is mounted after an error.
@@ -274,11 +311,11 @@ mod tests {
         let to = To {
             source: "uzram:a,b",
             directory: directory.path(),
-            threads: 2,
             is_for_all: false,
         };
-        let workers = match start(Arc::new(disk), &to, false) {
-            Ok(workers) => workers,
+        let slots = Slot::all(worker::slots(&disk, 2).unwrap());
+        let workers = match start(Arc::new(disk), &to, slots, false) {
+            Ok((workers, _)) => workers,
             Err(error) => return eprintln!("left out: fusermount3 cannot mount here ({error})"),
         };
         let path = directory.path().join("a,b");
@@ -315,10 +352,10 @@ mod tests {
         let to = To {
             source: "uzram:disk",
             directory: "/nowhere".as_ref(),
-            threads: 1,
             is_for_all: false,
         };
-        let error = start(Arc::new(disk), &to, false).unwrap_err();
+        let slots = Slot::all(worker::slots(&disk, 1).unwrap());
+        let error = start(Arc::new(disk), &to, slots, false).unwrap_err();
         // Or that the program is not there.
         assert!(error.to_string().contains("No such file"), "{error}");
     }

@@ -13,13 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
-use uzram::Result;
+use uzram::{Error, ErrorKind, Result};
 
 use super::BACKGROUND_MAX;
 use super::keeper::Keeper;
 use super::mounted::{Mounted, To, Unserved};
 use super::serve::Serve;
+use super::slots::Slot;
 use super::wire::{Attributes, Entries, Limits, Message, Reply, Request};
+use super::worker;
 
 /// The name of a tree in the mount table.
 pub const TREE_SOURCE: &str = "uzram:tree";
@@ -102,7 +104,10 @@ impl TreeMount {
     /// # Errors
     /// [`uzram::ErrorKind::Io`] with the remedy if the system refuses. Nothing is left behind.
     pub fn new(files: Arc<dyn Files>, directory: &Path) -> Result<TreeMount> {
-        let mounted = Mounted::new(Arc::new(Tree::new(files)), &to(directory))?;
+        let tree = Tree::new(files);
+        let slots = worker::slots(&tree, THREADS)
+            .map_err(|error| Error::new(ErrorKind::Io, "buffers of a mount").with_source(error))?;
+        let (mounted, _) = Mounted::new(Arc::new(tree), &to(directory), Slot::all(slots))?;
         let directory = directory.to_owned();
         Ok(TreeMount { directory, mounted })
     }
@@ -169,7 +174,6 @@ fn to(directory: &Path) -> To<'_> {
     To {
         source: TREE_SOURCE,
         directory,
-        threads: THREADS,
         is_for_all: rustix::process::geteuid().is_root(),
     }
 }

@@ -32,7 +32,7 @@ const HEADER_BYTES: usize = 40;
 /// The least buffer that holds any message without data; the kernel demands 8 KiB.
 pub(super) const MESSAGE_BYTES_MIN: usize = 8192;
 /// Bytes of a reply without its data, its header included.
-const REPLY_BYTES_MAX: usize = REPLY_HEADER_BYTES + 128;
+pub(super) const REPLY_BYTES_MAX: usize = REPLY_HEADER_BYTES + 128;
 const REPLY_HEADER_BYTES: usize = 16;
 /// Bytes of a directory's entry before its name. An entry's length is a multiple of the second.
 const ENTRY_BYTES: usize = 24;

@@ -19,6 +19,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::serve::Serve;
+use super::slots::{Left, Slot, Slots, State};
 use super::wire::{MESSAGE_BYTES_MIN, Reply};
 use crate::patience::Patience;
 
@@ -30,15 +31,46 @@ use crate::patience::Patience;
 pub(super) fn start(
     served: Arc<dyn Serve>,
     device: OwnedFd,
-    threads: usize,
+    slots: Vec<Slot>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let device = Arc::new(device);
-    let start_one = |number| {
-        let mut worker = Worker::new(Arc::clone(&served), Arc::clone(&device))?;
+    let start_one = |(number, slot)| {
+        let mut worker = Worker::new(Arc::clone(&served), Arc::clone(&device), slot)?;
         let thread = thread::Builder::new().name(format!("fuse-{number}"));
         thread.spawn(move || worker.run())
     };
-    (0..threads).map(start_one).collect()
+    slots.into_iter().enumerate().map(start_one).collect()
+}
+
+/// A slot for each of so many workers of `served`.
+///
+/// # Errors
+/// If the system gives no memory.
+pub(super) fn slots(served: &dyn Serve, threads: usize) -> io::Result<Slots> {
+    Slots::new(threads, buffer_bytes(served.request_bytes_max()))
+}
+
+/// The largest message is a write: its header is in the second part.
+pub(super) fn buffer_bytes(request_bytes_max: usize) -> usize {
+    request_bytes_max + MESSAGE_BYTES_MIN
+}
+
+/// Answers what dead workers had taken and not answered.
+pub(super) fn settle(served: &dyn Serve, device: &OwnedFd, slots: &mut [Slot]) {
+    for slot in slots {
+        match slot.left() {
+            Left::Nothing => {}
+            Left::Message(message_bytes) => {
+                let (state, buffer) = slot.parts();
+                carry_out(served, device, &state, buffer, message_bytes);
+            }
+            // Not carried out again: see `slots`. Who was told already is not told twice.
+            Left::Reply(reply) => {
+                let _ = rustix::io::write(device, &reply);
+                slot.parts().0.empty();
+            }
+        }
+    }
 }
 
 struct Worker {
@@ -46,7 +78,7 @@ struct Worker {
     device: Arc<OwnedFd>,
     /// An epoll that waits for `device` alone.
     waiting: OwnedFd,
-    buffer: Box<[u8]>,
+    slot: Slot,
     patience: Patience,
 }
 
@@ -59,18 +91,15 @@ enum Look {
 }
 
 impl Worker {
-    fn new(served: Arc<dyn Serve>, device: Arc<OwnedFd>) -> io::Result<Worker> {
+    fn new(served: Arc<dyn Serve>, device: Arc<OwnedFd>, slot: Slot) -> io::Result<Worker> {
         let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         epoll::add(&waiting, &device, epoll::EventData::new_u64(0), flags)?;
-        // The largest message is a write: its header is in the second part.
-        let buffer_bytes = served.request_bytes_max() + MESSAGE_BYTES_MIN;
         Ok(Worker {
             served,
             device,
             waiting,
-            // Not zeroes, which would be memory in name only: serving must not have to wait for any.
-            buffer: vec![1; buffer_bytes].into(),
+            slot,
             patience: Patience::default(),
         })
     }
@@ -93,7 +122,9 @@ impl Worker {
 
     /// Answers one request, if there is one.
     fn serve_next(&mut self) -> Look {
-        let message_bytes = match rustix::io::read(&*self.device, &mut self.buffer[..]) {
+        let (state, buffer) = self.slot.parts();
+        state.reading(buffer);
+        let message_bytes = match rustix::io::read(&*self.device, &mut buffer[..]) {
             Ok(bytes) => bytes,
             Err(Errno::AGAIN) => return Look::Nothing,
             // A request that was taken back meanwhile, or a signal.
@@ -101,10 +132,8 @@ impl Worker {
             // NODEV: unmounted. Nothing else is known to come, and would come again.
             Err(_) => return Look::Ended,
         };
-        match self.served.answer(&mut self.buffer, message_bytes) {
-            Some(reply) => send(&self.device, &reply),
-            None => Look::Served,
-        }
+        state.received(&buffer[..message_bytes]);
+        carry_out(&*self.served, &self.device, &state, buffer, message_bytes)
     }
 
     fn sleep(&self) {
@@ -115,6 +144,26 @@ impl Worker {
         // Interrupted: there is a look before the next sleep.
         let _ = epoll::wait(&self.waiting, &mut event, None);
     }
+}
+
+/// Carries out the message at the start of `buffer`, and answers it.
+fn carry_out(
+    served: &dyn Serve,
+    device: &OwnedFd,
+    state: &State<'_>,
+    buffer: &mut [u8],
+    message_bytes: usize,
+) -> Look {
+    let Some(reply) = served.answer(buffer, message_bytes) else {
+        state.empty();
+        return Look::Served;
+    };
+    if reply.data.is_empty() {
+        state.done(reply.head());
+    }
+    let sent = send(device, &reply);
+    state.empty();
+    sent
 }
 
 fn send(device: &OwnedFd, reply: &Reply<'_>) -> Look {

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use uzram::{BlockDevice, ErrorKind};
-use uzram_frontends::fuse::{Mount, Options, unmount_as_user};
+use uzram_frontends::fuse::{Mount, MountRemains, Options, unmount_as_user};
 
 use crate::error::{Error, Result};
 use crate::sandbox;
@@ -220,6 +220,59 @@ impl Attachment {
             way: Way::Fuse(Box::new(Mutex::new(parts))),
             path,
         })
+    }
+
+    /// Takes over what a dead server attached under `name`: its mount, and the loop device over it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`], [`ErrorKind::InvalidInput`] if `remains` are of something else. Everything stays as it is.
+    pub(crate) fn resume(
+        device: Arc<dyn BlockDevice>,
+        name: &str,
+        state: &StateDir,
+        remains: MountRemains,
+        attach: Attach,
+    ) -> Result<Attachment> {
+        let directory = state.fuse_directory(name);
+        let mount = Mount::resume(device, name, &directory, remains)?;
+        let mut path = mount.path().to_owned();
+        let mut loop_device = None;
+        if attach == Attach::Loop {
+            // It may have died before it made one.
+            let there = LoopDevice::over(&path).into_iter().next();
+            match there.map_or_else(|| LoopDevice::new(&path), Ok) {
+                Ok(device) => {
+                    path = device.path().to_owned();
+                    loop_device = Some(device);
+                }
+                Err(error) => {
+                    // Dropping it would unmount it.
+                    std::mem::forget(mount);
+                    return Err(error);
+                }
+            }
+        }
+        let parts = Parts {
+            loop_device,
+            mount: Some(mount),
+            directory,
+        };
+        Ok(Attachment {
+            way: Way::Fuse(Box::new(Mutex::new(parts))),
+            path,
+        })
+    }
+
+    /// What a process that outlives this one has to keep; none if the kernel keeps it itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no more descriptors may be had.
+    pub(crate) fn remains(&self) -> Result<Option<MountRemains>> {
+        let Way::Fuse(parts) = &self.way else {
+            return Ok(None);
+        };
+        let parts = lock(parts);
+        Ok(parts.mount.as_ref().map(Mount::remains).transpose()?)
     }
 
     /// The file, or the block device.

@@ -2,7 +2,7 @@
 
 use uzram::ErrorKind;
 
-use super::kept::{key, named};
+use super::kept::{key, mount_named, named};
 use super::{Device, Note};
 use crate::error::{Error, Result};
 use crate::survive::Keeper;
@@ -28,7 +28,10 @@ impl Device {
         note.places = places.collect();
         let live = self.live();
         let remains = live.as_ref().map_or(Ok(None), |live| live.remains())?;
-        let files = remains.map(named).unwrap_or_default();
+        let mut files = remains.map(named).unwrap_or_default();
+        if let Some(attachment) = self.attachment() {
+            files.extend(attachment.remains()?.into_iter().flat_map(mount_named));
+        }
         let note = serde_json::to_value(note).map_err(|error| {
             let text = format!("{}: cannot be kept", self.name());
             Error::new(ErrorKind::Io, text).with_source(error)

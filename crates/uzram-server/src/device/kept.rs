@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use uzram::Remains;
+use uzram_frontends::fuse::MountRemains;
 
 use crate::survive::{Keeper, Kept};
 
@@ -12,6 +13,9 @@ const TABLE: &str = "table";
 const ARENA: &str = "arena";
 const CHECKSUMS: &str = "checksums";
 const AGES: &str = "ages";
+
+const MOUNT: &str = "mount";
+const REQUESTS: &str = "requests";
 
 /// The key of the device `name`.
 pub(crate) fn key(name: &str) -> String {
@@ -27,6 +31,18 @@ pub(crate) fn remains(kept: &mut Kept) -> Option<Remains> {
         checksums: kept.take(CHECKSUMS),
         ages: kept.take(AGES),
     })
+}
+
+/// The same of its mount.
+pub(crate) fn mount_remains(kept: &mut Kept) -> Option<MountRemains> {
+    Some(MountRemains {
+        device: kept.take(MOUNT)?,
+        requests: kept.take(REQUESTS)?,
+    })
+}
+
+pub(super) fn mount_named(remains: MountRemains) -> [(&'static str, OwnedFd); 2] {
+    [(MOUNT, remains.device), (REQUESTS, remains.requests)]
 }
 
 pub(super) fn named(remains: Remains) -> Vec<(&'static str, OwnedFd)> {

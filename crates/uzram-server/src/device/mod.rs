@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use uzram::{BlockDevice, ErrorKind, Store};
+use uzram_frontends::fuse::MountRemains;
 use uzram_frontends::nbd::Endpoint;
 
 use crate::attachment::{Attach, Attachment, GuestSocket};
@@ -28,7 +29,7 @@ use crate::survive::Keeper;
 
 pub(crate) use config::check_size;
 pub use config::{BackingDevice, Codec, DEVICE_BYTES_MAX, DeviceConfig, WritebackBounds};
-pub(crate) use kept::{forget, key, remains};
+pub(crate) use kept::{forget, key, mount_remains, remains};
 pub use kind::DeviceKind;
 pub use live::Live;
 use live::Switch;
@@ -97,7 +98,12 @@ impl Device {
         // Before anybody can write to it.
         device.keep()?;
         if matches!(config.attach, Attach::Fuse | Attach::Loop) {
-            device.attach(Arc::clone(&device.switch) as _)?;
+            let shown = Arc::clone(&device.switch) as _;
+            match around.mount {
+                Some(mount) => device.attach_again(shown, mount)?,
+                None => device.attach(shown)?,
+            }
+            device.keep()?;
         }
         device.publish()?;
         Ok(device)
@@ -303,6 +309,13 @@ impl Device {
         let for_swap = self.config.for_swap;
         let attach = self.config.attach;
         let attachment = Attachment::new(attach, device, &self.name, &self.state, for_swap)?;
+        *self.lock_attachment() = Some(Arc::new(attachment));
+        Ok(())
+    }
+
+    fn attach_again(&self, device: Arc<dyn BlockDevice>, mount: MountRemains) -> Result<()> {
+        let attach = self.config.attach;
+        let attachment = Attachment::resume(device, &self.name, &self.state, mount, attach)?;
         *self.lock_attachment() = Some(Arc::new(attachment));
         Ok(())
     }

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use uzram_frontends::fuse::MountRemains;
+
 use crate::attachment::GuestSocket;
 use crate::compressions::Compressions;
 use crate::place::Place;
@@ -18,4 +20,6 @@ pub(crate) struct Surroundings<'a> {
     /// The way to the process that keeps it, if one does.
     pub(crate) keeper: Option<Arc<Keeper>>,
     pub(crate) is_read_only: bool,
+    /// The mount of a dead server.
+    pub(crate) mount: Option<MountRemains>,
 }

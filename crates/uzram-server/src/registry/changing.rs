@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use serde_json::Value;
 use uzram::ErrorKind;
+use uzram_frontends::fuse::MountRemains;
 use uzram_frontends::nbd::{Endpoint, Limits};
 
 use crate::attachment::{Attach, GuestSocket};
@@ -73,6 +74,8 @@ pub(super) fn place_key(place: &Place) -> String {
 struct Ways {
     places: Vec<Arc<Place>>,
     guests: Option<Arc<GuestSocket>>,
+    /// That of a dead server.
+    mount: Option<MountRemains>,
 }
 
 impl Changing {
@@ -116,7 +119,12 @@ impl Changing {
             Attach::VhostUser => Some(self.guest_socket(claim.name(), config.endpoint.as_ref())?),
             _ => None,
         };
-        self.make_at(config, claim, backing, Ways { places, guests }, false)
+        let ways = Ways {
+            places,
+            guests,
+            mount: None,
+        };
+        self.make_at(config, claim, backing, ways, false)
     }
 
     /// Makes a device that is reached by `ways`.
@@ -128,7 +136,11 @@ impl Changing {
         ways: Ways,
         is_read_only: bool,
     ) -> Result<Device> {
-        let Ways { places, guests } = ways;
+        let Ways {
+            places,
+            guests,
+            mount,
+        } = ways;
         for place in &places {
             let prepared = place.prepare_for(claim.name(), &config.tls, config.insecure);
             prepared.map_err(|error| self.explain_file(error))?;
@@ -145,6 +157,7 @@ impl Changing {
             compressions: Arc::clone(&self.compressions),
             keeper: self.keeper.clone(),
             is_read_only,
+            mount,
         };
         let device = Device::new(claim.name(), backing, config, around)?;
         if self.phase == Phase::Serving {
@@ -170,7 +183,8 @@ impl Changing {
             Some(lock) => self.state.resume(&name, lock)?,
             None => self.state.claim(&name)?,
         };
-        let resumed = self.resume_claimed(&config, &claim, backing, &note);
+        let mount = device::mount_remains(&mut left);
+        let resumed = self.resume_claimed(&config, &claim, backing, &note, mount);
         match resumed {
             Ok(device) => Ok((device, claim)),
             Err(error) => {
@@ -186,6 +200,7 @@ impl Changing {
         claim: &Claim,
         backing: Option<Backing>,
         note: &Note,
+        mount: Option<MountRemains>,
     ) -> Result<Device> {
         let mut places = Vec::new();
         for uri in &note.places {
@@ -198,6 +213,7 @@ impl Changing {
         let ways = Ways {
             places,
             guests: None,
+            mount,
         };
         self.make_at(config, claim, backing, ways, note.is_read_only)
     }
