@@ -93,7 +93,7 @@ impl Mount {
         })
     }
 
-    /// What a process that outlives this one has to keep, so that another one can [resume](Mount::resume) the mount.
+    /// The files that a process which outlives this one has to keep, so that another one can [resume](Mount::resume) the mount.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if no more descriptors may be had.

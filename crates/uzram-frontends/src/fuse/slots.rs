@@ -354,7 +354,7 @@ mod tests {
         Slot::all(slots).pop().unwrap()
     }
 
-    /// What another process finds.
+    /// The slots as another process finds them.
     fn again(slot: &Slot) -> Vec<Slot> {
         let file = slot.of().file().unwrap();
         Slot::all(Slots::resume(file, BUFFER_BYTES).unwrap())

@@ -263,7 +263,7 @@ impl Attachment {
         })
     }
 
-    /// What a process that outlives this one has to keep; none if the kernel keeps it itself.
+    /// The files that a process which outlives this one has to keep; none if the kernel keeps it itself.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if no more descriptors may be had.
