@@ -174,3 +174,52 @@ fn send(device: &OwnedFd, reply: &Reply<'_>) -> Look {
         _ => Look::Served,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Counts what it carries out.
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Serve for Counting {
+        fn answer<'b>(&self, buffer: &'b mut [u8], message_bytes: usize) -> Option<Reply<'b>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            (buffer[..message_bytes] == *b"\x06\0\0\0 m").then(|| Reply::done(7))
+        }
+
+        fn request_bytes_max(&self) -> usize {
+            4096
+        }
+    }
+
+    /// A write that was carried out may have been answered, and a later one of the same page, too: only its answer is
+    /// sent again.
+    #[test]
+    fn what_was_carried_out_is_answered_and_not_carried_out_again() {
+        let served = Counting::default();
+        let mut slots = Slot::all(slots(&served, 4).unwrap());
+        let begin = |slot: &mut Slot| {
+            let (state, buffer) = slot.parts();
+            buffer[..6].copy_from_slice(b"\x06\0\0\0 m");
+            state.received(&buffer[..6]);
+        };
+        begin(&mut slots[1]);
+        begin(&mut slots[2]);
+        slots[2].parts().0.done(b"the reply of before");
+        let (kernel, device) = UnixStream::pair().unwrap();
+        let device = OwnedFd::from(device);
+        settle(&served, &device, &mut slots);
+        assert_eq!(served.0.load(Ordering::Relaxed), 1);
+        assert!(slots.iter_mut().all(|slot| slot.left() == Left::Nothing));
+        drop(device);
+        let mut answers = Vec::new();
+        (&kernel).read_to_end(&mut answers).unwrap();
+        let expected = [Reply::done(7).head(), b"the reply of before"].concat();
+        assert_eq!(answers, expected);
+    }
+}
