@@ -34,6 +34,10 @@ pub struct Options {
     pub depth: u16,
     /// A word that the kernel keeps with the disk, by which [`devices`] finds it again.
     pub label: u64,
+    /// Whether the disk outlives its server: when this process dies, requests wait until
+    /// [`Disk::resume`] in another one, for as long as that takes. Only for a device whose content
+    /// outlives the process too.
+    pub outlives: bool,
 }
 
 impl Default for Options {
@@ -44,6 +48,7 @@ impl Default for Options {
             queues: cpus.min(QUEUES_DEFAULT_MAX) as u16,
             depth: 128,
             label: 0,
+            outlives: false,
         }
     }
 }
@@ -74,8 +79,25 @@ impl Disk {
             queues: options.queues,
             depth: options.depth,
             label: options.label,
+            outlives: options.outlives,
         };
-        let served = Served::start(Kernel::open()?, &device, wish)?;
+        Disk::of(Served::start(Kernel::open()?, &device, wish)?)
+    }
+
+    /// Takes over the disk of a dead server, which was made with [`Options::outlives`] and
+    /// `label`, with its own count of queues and their depth. `device` must hold what the dead
+    /// server's did. Requests that the dead server had taken and not answered come again, so a
+    /// write may be carried out twice.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the disk has another label or was not made so, [`ErrorKind::Busy`] if it
+    /// is served, [`ErrorKind::Unsupported`] by an old driver, [`ErrorKind::Io`]. The disk stays, for another
+    /// successor once this process has ended.
+    pub fn resume(device: Arc<dyn BlockDevice>, disk: &Device, label: u64) -> Result<Disk> {
+        Disk::of(Served::resume(Kernel::open()?, &device, disk.id, label)?)
+    }
+
+    fn of(served: Served<Kernel>) -> Result<Disk> {
         let path = disk_path(served.id());
         let deadline = Instant::now() + DISK_TIMEOUT;
         while !path.exists() {
@@ -174,7 +196,7 @@ pub fn devices(label: u64) -> Vec<Device> {
         let info = lifecycle::info(&mut kernel, id).ok()?;
         (info.label == label).then_some(Device {
             id,
-            is_dead: info.state == State::Dead,
+            is_dead: matches!(info.state, State::Dead | State::Quiesced),
         })
     });
     asked.collect()
@@ -204,7 +226,7 @@ impl Device {
                 // Gone, and the number is somebody else's.
                 return Ok(());
             }
-            if info.state == State::Dead {
+            if matches!(info.state, State::Dead | State::Quiesced) {
                 break info;
             }
             if Instant::now() >= deadline {

@@ -210,6 +210,7 @@ pub fn start(device: &Arc<dyn BlockDevice>, queues: u16, depth: u16, answers: &[
         queues,
         depth,
         label: 7,
+        outlives: false,
     };
     let liar = Liar {
         wish,
@@ -309,6 +310,7 @@ impl Driver for Liar {
             }
             Control::Add | Control::Info | Control::Affinity => state.spoil(ask.data),
             Control::SetParameters | Control::Start => {}
+            Control::StartRecovery | Control::EndRecovery => panic!("a recovery of a new device"),
         }
         let errno = i32::from(state.next().saturating_sub(0x80));
         if errno != 0 {

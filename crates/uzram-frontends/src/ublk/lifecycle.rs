@@ -6,12 +6,16 @@
 //!  └──────── a failure here stops and deletes ─────────┘
 //! ```
 //!
-//! A device is always a new one, under a number of the kernel's choice. The driver could hand the
-//! disk of a dead server to a new server (user recovery). Its users would then see another store
-//! than the one they wrote to, unless the store itself outlived its server. So the feature is not
-//! asked for. Without it the kernel fails all I/O and takes the disk away as soon as its server
-//! dies. Adopting a disk together with its store belongs here, as a second way to a [`Served`],
-//! and never with an empty store.
+//! A device is a new one, under a number of the kernel's choice, or that of a dead server:
+//!
+//! ```text
+//! label and state ──▶ start recovery ──▶ queues fetch ──▶ end recovery ═══ requests ═══▶ as above
+//! ```
+//!
+//! Users of a disk that is taken over must see the store that they wrote to. So the driver is only
+//! asked to keep disks (user recovery) whose store outlives its server. Without that the kernel
+//! fails all I/O and takes the disk away as soon as its server dies. A take-over that fails leaves
+//! the disk to the next successor.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +29,7 @@ use uzram::{BlockDevice, Error, ErrorKind, Result};
 
 use super::protocol::{
     AFFINITY_BYTES, ANY_ID, Control, FEATURE_IOCTL_ENCODE, FEATURE_UNPRIVILEGED, FEATURES_BYTES,
-    INFO_BYTES, Info, Parameters, State,
+    FEATURES_RECOVERY, INFO_BYTES, Info, Parameters, State, cpu_set,
 };
 use super::queue::{Channel, Queue};
 use super::{DEPTH_MAX, END_TIMEOUT, QUEUES_MAX, REQUEST_BYTES_MAX};
@@ -34,6 +38,8 @@ use super::{DEPTH_MAX, END_TIMEOUT, QUEUES_MAX, REQUEST_BYTES_MAX};
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for a deleted device's number to be free, unless a program has the disk open.
 const GONE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for a dead server's hold on a device to end.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 /// Smallest requests that a driver may impose, in bytes: a page.
 const REQUEST_BYTES_MIN: u32 = 4096;
@@ -72,6 +78,8 @@ pub(super) struct Wish {
     pub queues: u16,
     pub depth: u16,
     pub label: u64,
+    /// Whether the disk waits for another server when this one dies.
+    pub outlives: bool,
 }
 
 /// A device of ours in the kernel. Dropping it stops and deletes it.
@@ -99,27 +107,16 @@ impl<D: Driver> Served<D> {
         check(wish)?;
         let parameters = parameters(device.as_ref(), REQUEST_BYTES_MAX)?;
         let features = features(&mut driver)?;
+        if wish.outlives && features & FEATURES_RECOVERY != FEATURES_RECOVERY {
+            let text = "ublk: this kernel's driver keeps no disk for another server; do not ask for that, \
+                        or attach as loop";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         let info = add(&mut driver, wish, features)?;
         // From here on its destructor deletes the device.
-        let mut served = Served {
-            driver,
-            info,
-            node: None,
-            queues: Vec::new(),
-            is_stopped: false,
-            is_deleted: false,
-            is_io_flusher: true,
-        };
+        let mut served = Served::of(driver, info);
         served.check_info(wish)?;
-        let node = served.driver.open(info.id).map_err(|error| {
-            let text = format!("ublk: /dev/ublkc{}: cannot be opened", info.id);
-            let remedy = match info.features & FEATURE_UNPRIVILEGED {
-                0 => "; mount devtmpfs on /dev, or pass the device into the container",
-                _ => "; a udev rule has to give it to the user who made it, and root alone can delete it now",
-            };
-            Error::new(ErrorKind::Io, text + remedy).with_source(error)
-        })?;
-        served.node = Some(node.clone());
+        let node = served.open_node()?;
         let parameters = Parameters {
             request_bytes: info.request_bytes,
             ..parameters
@@ -132,6 +129,80 @@ impl<D: Driver> Served<D> {
             .tell(Control::Start, std::process::id().into(), &mut [])
             .map_err(|error| failed("the disk cannot be started", error))?;
         Ok(served)
+    }
+
+    /// Takes over the disk `id` of a dead server, with the queues and the depth that it has.
+    /// `device` must hold what the dead server's did.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the device has another label or was not made to outlive its
+    /// server, [`ErrorKind::Busy`] if it is served, [`ErrorKind::Unsupported`],
+    /// [`ErrorKind::Io`]. The disk stays, for another successor once this process has ended.
+    pub(super) fn resume(
+        mut driver: D,
+        device: &Arc<dyn BlockDevice>,
+        id: u32,
+        label: u64,
+    ) -> Result<Served<D>> {
+        features(&mut driver)?;
+        let info = quiesced(&mut driver, id, label)?;
+        let mut served = Served::of(driver, info);
+        match served.recover(device) {
+            Ok(()) => Ok(served),
+            Err(error) => {
+                // Deleting it would take a disk from its users that another successor can serve.
+                (served.is_stopped, served.is_deleted) = (true, true);
+                Err(error)
+            }
+        }
+    }
+
+    fn recover(&mut self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        self.check_info(Wish {
+            queues: QUEUES_MAX,
+            depth: DEPTH_MAX,
+            label: self.info.label,
+            outlives: true,
+        })?;
+        let deadline = Instant::now() + DEATH_TIMEOUT;
+        // The driver is busy while the dead process still has the node open.
+        while let Err(error) = self.tell(Control::StartRecovery, 0, &mut []) {
+            let is_busy = error.raw_os_error() == Some(Errno::BUSY.raw_os_error());
+            if !is_busy || Instant::now() >= deadline {
+                return Err(failed("the disk cannot be taken over", error));
+            }
+            thread::sleep(PAUSE);
+        }
+        let node = self.open_node()?;
+        self.start_queues(&node, device)?;
+        self.tell(Control::EndRecovery, std::process::id().into(), &mut [])
+            .map_err(|error| failed("the disk that was taken over does not go on", error))
+    }
+
+    fn open_node(&mut self) -> Result<D::Node> {
+        let info = self.info;
+        let node = self.driver.open(info.id).map_err(|error| {
+            let text = format!("ublk: /dev/ublkc{}: cannot be opened", info.id);
+            let remedy = match info.features & FEATURE_UNPRIVILEGED {
+                0 => "; mount devtmpfs on /dev, or pass the device into the container",
+                _ => "; a udev rule has to give it to the user who made it, and root alone can delete it now",
+            };
+            Error::new(ErrorKind::Io, text + remedy).with_source(error)
+        })?;
+        self.node = Some(node.clone());
+        Ok(node)
+    }
+
+    fn of(driver: D, info: Info) -> Served<D> {
+        Served {
+            driver,
+            info,
+            node: None,
+            queues: Vec::new(),
+            is_stopped: false,
+            is_deleted: false,
+            is_io_flusher: true,
+        }
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -358,6 +429,40 @@ pub(super) fn info<D: Driver>(driver: &mut D, id: u32) -> io::Result<Info> {
     Ok(Info::decode(&data))
 }
 
+/// The description of the device `id`, once its server is dead and its disk waits for another.
+fn quiesced<D: Driver>(driver: &mut D, id: u32, label: u64) -> Result<Info> {
+    let deadline = Instant::now() + DEATH_TIMEOUT;
+    loop {
+        let info = info(driver, id)
+            .map_err(|error| failed("the disk to take over cannot be asked for", error))?;
+        let wrong = if info.label != label {
+            format!(
+                "label {:#x}: not {label:#x}; it is another server's",
+                info.label
+            )
+        } else if info.features & FEATURES_RECOVERY != FEATURES_RECOVERY {
+            "not made to outlive its server; remove it".to_owned()
+        } else {
+            String::new()
+        };
+        if !wrong.is_empty() {
+            let text = format!("ublk: /dev/ublkc{id}: {wrong}");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        if info.state == State::Quiesced {
+            return Ok(info);
+        }
+        if Instant::now() >= deadline {
+            let text = format!(
+                "ublk: /dev/ublkc{id}: {:?}: does not wait for a server; end its server first",
+                info.state
+            );
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
 /// The driver's features, or the reason why it cannot be used.
 pub(super) fn features<D: Driver>(driver: &mut D) -> Result<u64> {
     let mut data = [0; FEATURES_BYTES];
@@ -407,9 +512,13 @@ fn add<D: Driver>(driver: &mut D, wish: Wish, features: u64) -> Result<Info> {
         added.map(|()| Info::decode(&data))
     };
     let is_refusal = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    let added = match ask(FEATURE_IOCTL_ENCODE) {
+    let wanted = match wish.outlives {
+        true => FEATURE_IOCTL_ENCODE | FEATURES_RECOVERY,
+        false => FEATURE_IOCTL_ENCODE,
+    };
+    let added = match ask(wanted) {
         Err(error) if is_refusal(&error) && features & FEATURE_UNPRIVILEGED != 0 => {
-            ask(FEATURE_IOCTL_ENCODE | FEATURE_UNPRIVILEGED)
+            ask(wanted | FEATURE_UNPRIVILEGED)
         }
         added => added,
     };
@@ -465,15 +574,6 @@ pub(super) fn parameters(device: &dyn BlockDevice, request_bytes: u32) -> Result
         request_bytes,
         range_bytes: RANGE_BYTES_MAX,
     })
-}
-
-fn cpu_set(bits: &[u8; AFFINITY_BYTES]) -> CpuSet {
-    let mut cpus = CpuSet::new();
-    let all = 0..(AFFINITY_BYTES * 8).min(CpuSet::MAX_CPU);
-    for cpu in all.filter(|cpu| bits[cpu / 8] & (1 << (cpu % 8)) != 0) {
-        cpus.set(cpu);
-    }
-    cpus
 }
 
 fn failed(what: &str, error: io::Error) -> Error {

@@ -35,8 +35,11 @@
 //!
 //! # When the server dies
 //!
-//! The kernel fails requests under way and later ones, and takes the disk away. No server ever
-//! attaches to an existing device: see `lifecycle`.
+//! The kernel fails requests under way and later ones, and takes the disk away. With
+//! [`Options::outlives`] it keeps the disk and the requests instead, and [`Disk::resume`] in
+//! another process goes on with both. A request that the dead server had carried out and not
+//! answered is carried out again: nobody was told of it, and the block layer's users order no
+//! request before one that is not answered. One that was answered never comes again.
 //!
 //! # Bounds
 //!

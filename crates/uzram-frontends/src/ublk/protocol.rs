@@ -4,6 +4,8 @@
 //!
 //! Nothing here does I/O. Requests are read as hostile input: a field may hold any value.
 
+use rustix::thread::CpuSet;
+
 /// Bytes of a control command's argument.
 pub(super) const CONTROL_BYTES: usize = 32;
 /// Bytes of a request command's argument.
@@ -29,6 +31,9 @@ pub(super) const ANY_ID: u32 = u32::MAX;
 pub(super) const FEATURE_IOCTL_ENCODE: u64 = 1 << 6;
 /// A feature: devices of users without privileges.
 pub(super) const FEATURE_UNPRIVILEGED: u64 = 1 << 5;
+/// Two features: the disk waits for another server when its own dies, and gets the requests again
+/// that the dead one had taken and not answered.
+pub(super) const FEATURES_RECOVERY: u64 = 1 << 3 | 1 << 4;
 
 /// A command about a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,10 @@ pub(super) enum Control {
     Stop,
     /// Sets the properties of the disk.
     SetParameters,
+    /// Begins the recovery of a device whose server is dead.
+    StartRecovery,
+    /// Ends it, once all queues have fetched: the disk goes on.
+    EndRecovery,
     /// Gets the description of a device, by its number and path.
     Info,
     /// Gets the driver's features.
@@ -63,6 +72,8 @@ impl Control {
             Control::Start => write_code(0x06),
             Control::Stop => write_code(0x07),
             Control::SetParameters => write_code(0x08),
+            Control::StartRecovery => write_code(0x10),
+            Control::EndRecovery => write_code(0x11),
             Control::Info => read_code(0x12),
             Control::Features => read_code(0x13),
             Control::DeleteLater => read_code(0x14),
@@ -143,7 +154,9 @@ pub(super) enum State {
     Dead,
     /// The disk is there and served.
     Live,
-    /// Any other state: devices of others that wait for another server.
+    /// The server is dead, and the disk waits for another one.
+    Quiesced,
+    /// Any other state: of devices of others.
     Other(u16),
 }
 
@@ -165,6 +178,13 @@ pub(super) struct Info {
 impl Info {
     pub(super) fn encode(&self) -> [u8; INFO_BYTES] {
         let mut bytes = [0; INFO_BYTES];
+        let state = match self.state {
+            State::Dead => 0,
+            State::Live => 1,
+            State::Quiesced => 2,
+            State::Other(other) => other,
+        };
+        put(&mut bytes, 4, &state.to_ne_bytes());
         put(&mut bytes, 0, &self.queues.to_ne_bytes());
         put(&mut bytes, 2, &self.depth.to_ne_bytes());
         put(&mut bytes, 8, &self.request_bytes.to_ne_bytes());
@@ -181,6 +201,7 @@ impl Info {
             state: match u16::from_ne_bytes(at(bytes, 4)) {
                 0 => State::Dead,
                 1 => State::Live,
+                2 => State::Quiesced,
                 other => State::Other(other),
             },
             request_bytes: u32::from_ne_bytes(at(bytes, 8)),
@@ -289,6 +310,16 @@ impl Descriptor {
     }
 }
 
+/// The CPUs of a queue, as the driver says them.
+pub(super) fn cpu_set(bits: &[u8; AFFINITY_BYTES]) -> CpuSet {
+    let mut cpus = CpuSet::new();
+    let all = 0..(AFFINITY_BYTES * 8).min(CpuSet::MAX_CPU);
+    for cpu in all.filter(|cpu| bits[cpu / 8] & (1 << (cpu % 8)) != 0) {
+        cpus.set(cpu);
+    }
+    cpus
+}
+
 fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
@@ -308,6 +339,8 @@ mod tests {
     fn commands_have_the_kernels_numbers() {
         assert_eq!(Control::Add.code(), 0xc020_7504);
         assert_eq!(Control::Delete.code(), 0xc020_7505);
+        assert_eq!(Control::StartRecovery.code(), 0xc020_7510);
+        assert_eq!(Control::EndRecovery.code(), 0xc020_7511);
         assert_eq!(Control::Info.code(), 0x8020_7512);
         assert_eq!(Control::Features.code(), 0x8020_7513);
         assert_eq!(Control::DeleteLater.code(), 0x8020_7514);
@@ -331,7 +364,9 @@ mod tests {
         bytes[4] = 1;
         assert_eq!(Info::decode(&bytes).state, State::Live);
         bytes[4] = 2;
-        assert_eq!(Info::decode(&bytes).state, State::Other(2));
+        assert_eq!(Info::decode(&bytes).state, State::Quiesced);
+        bytes[4] = 3;
+        assert_eq!(Info::decode(&bytes).state, State::Other(3));
     }
 
     #[test]

@@ -58,6 +58,9 @@ struct Inner {
     devices: HashMap<u32, Info>,
     queues: HashMap<u16, Sender<Event>>,
     channels_count: usize,
+    is_recovering: bool,
+    /// Tags fetched since the recovery began.
+    fetched: u32,
 }
 
 /// The driver. Its clones are the same one.
@@ -82,7 +85,25 @@ struct Request {
     answer: Sender<(i32, Vec<u8>)>,
 }
 
+impl Inner {
+    fn note_fetch(&mut self) {
+        if self.is_recovering {
+            self.fetched += 1;
+        }
+    }
+}
+
 impl Sim {
+    /// The death of the server: its queues end, and the disk waits for another one.
+    pub(super) fn kill(&self, id: u32) {
+        let mut state = self.lock();
+        state.devices.get_mut(&id).unwrap().state = State::Quiesced;
+        state.fetched = 0;
+        for queue in state.queues.values() {
+            let _ = queue.send(Event::Stop);
+        }
+    }
+
     pub(super) fn new(device: &Arc<dyn BlockDevice>, rules: Rules) -> Sim {
         Sim {
             rules: Arc::new(rules),
@@ -102,6 +123,10 @@ impl Sim {
 
     pub(super) fn devices_count(&self) -> usize {
         self.lock().devices.len()
+    }
+
+    pub(super) fn state(&self, id: u32) -> State {
+        self.lock().devices[&id].state
     }
 
     /// Queues that are open.
@@ -203,6 +228,23 @@ impl Driver for Sim {
             Control::Delete | Control::DeleteLater => {
                 state.devices.remove(&ask.id);
             }
+            Control::StartRecovery => {
+                if state.devices[&ask.id].state != State::Quiesced || state.channels_count > 0 {
+                    return Err(Errno::BUSY.into());
+                }
+                state.is_recovering = true;
+            }
+            Control::EndRecovery => {
+                let info = state.devices[&ask.id];
+                // A real driver waits here for ever if a tag was not fetched; ours says so.
+                if !state.is_recovering
+                    || state.fetched < u32::from(info.queues) * u32::from(info.depth)
+                {
+                    return Err(Errno::TIMEDOUT.into());
+                }
+                state.is_recovering = false;
+                state.devices.get_mut(&ask.id).unwrap().state = State::Live;
+            }
             Control::SetParameters | Control::Affinity => {}
         }
         Ok(())
@@ -270,7 +312,7 @@ impl SimChannel {
                 tag: tag.into(),
                 result: self.sim.rules.fetch,
             }),
-            (None, _) => {}
+            (None, _) => self.sim.lock().note_fetch(),
         }
         if self.is_stopped {
             self.hand_back();

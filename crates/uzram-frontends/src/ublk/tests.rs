@@ -9,7 +9,8 @@ use uzram::{Bio, BlockDevice, ErrorKind, Geometry, PageIndex, PageTransfer, Stor
 use uzram_testkit::Rng;
 
 use super::lifecycle::{Served, Wish};
-use super::protocol::{ANY_ID, Control, Descriptor, FEATURE_IOCTL_ENCODE, Info};
+use super::protocol::State;
+use super::protocol::{ANY_ID, Control, Descriptor, FEATURE_IOCTL_ENCODE, FEATURES_RECOVERY, Info};
 use super::queue::Arrival;
 use super::sim::{Rules, Sim};
 
@@ -26,6 +27,7 @@ const WISH: Wish = Wish {
     queues: 2,
     depth: 4,
     label: 0x757a_0000_0000_0001,
+    outlives: false,
 };
 
 fn store(unit: usize) -> Store {
@@ -457,6 +459,86 @@ fn a_device_is_new_and_nobody_can_take_it_over() {
     assert_eq!((wish.id, wish.features), (ANY_ID, FEATURE_IOCTL_ENCODE));
     assert_eq!(wish.label, WISH.label);
     drop(served);
+}
+
+const OUTLIVES: Wish = Wish {
+    outlives: true,
+    ..WISH
+};
+
+/// A disk whose server is dead.
+fn orphan(device: &Arc<dyn BlockDevice>) -> (Sim, u32) {
+    let rules = Rules {
+        features: FEATURE_IOCTL_ENCODE | FEATURES_RECOVERY,
+        ..Rules::default()
+    };
+    let sim = Sim::new(device, rules);
+    let served = Served::start(sim.clone(), device, OUTLIVES).unwrap();
+    let id = served.id();
+    assert_eq!(sim.request(0, request(WRITE, 0, 8), &[7; 4096]).0, 4096);
+    sim.kill(id);
+    std::mem::forget(served);
+    (sim, id)
+}
+
+#[test]
+fn a_disk_of_a_dead_server_goes_on_with_its_queues_and_content() {
+    let device = zram();
+    let (sim, id) = orphan(&device);
+    let served = Served::resume(sim.clone(), &device, id, WISH.label).unwrap();
+    assert_eq!((served.id(), sim.channels_count()), (id, 2));
+    assert_eq!(sim.state(id), State::Live);
+    for queue in [0, 1] {
+        let (said, buffer) = sim.request(queue, request(READ, 0, 8), &[]);
+        assert!(said == 4096 && buffer[..4096] == [7; 4096]);
+    }
+    // The successor dies too.
+    sim.kill(id);
+    std::mem::forget(served);
+    let served = Served::resume(sim.clone(), &device, id, WISH.label).unwrap();
+    assert_eq!(sim.request(1, request(READ, 0, 8), &[]).0, 4096);
+    drop(served);
+    assert_eq!((sim.devices_count(), sim.channels_count()), (0, 0));
+}
+
+#[test]
+fn a_disk_of_another_label_is_not_taken_over_and_stays() {
+    let device = zram();
+    let (sim, id) = orphan(&device);
+    let taken = Served::resume(sim.clone(), &device, id, WISH.label + 1);
+    let error = taken.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert_eq!(sim.devices_count(), 1);
+    assert!(
+        !sim.asked()
+            .iter()
+            .any(|asked| asked.command == Control::StartRecovery)
+    );
+    drop(Served::resume(sim.clone(), &device, id, WISH.label).unwrap());
+    assert_eq!(sim.devices_count(), 0);
+}
+
+#[test]
+fn a_disk_that_is_served_or_dies_with_its_server_is_not_taken_over() {
+    let device = zram();
+    let (sim, served) = serve(&device);
+    let taken = Served::resume(sim.clone(), &device, served.id(), WISH.label);
+    let text = taken.err().unwrap().to_string();
+    assert!(text.contains("not made to outlive its server"), "{text}");
+    let (sim, id) = orphan(&device);
+    let successor = Served::resume(sim.clone(), &device, id, WISH.label).unwrap();
+    let taken = Served::resume(sim.clone(), &device, id, WISH.label);
+    assert_eq!(taken.err().unwrap().kind(), ErrorKind::Busy);
+    assert_eq!(sim.request(0, request(READ, 0, 8), &[]).0, 4096);
+    drop(successor);
+}
+
+#[test]
+fn a_driver_without_recovery_is_named_before_a_device_is_added() {
+    let (kind, text, sim) = refused(OUTLIVES, Rules::default());
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("keeps no disk for another server"), "{text}");
+    assert_eq!(sim.added(), []);
 }
 
 #[test]
