@@ -54,6 +54,33 @@ impl Server {
         Ok(Server { socket, node, seat })
     }
 
+    /// Serves at `socket`, which listened at `path` for a server that is dead, and which another process kept. Guests that came
+    /// meanwhile are waiting there; each takes up its queues at their used indexes. The path is removed in the end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if it does not listen, [`ErrorKind::Io`] if the path is gone.
+    pub fn resume(socket: OwnedFd, path: &Path) -> Result<Server> {
+        let failed =
+            |kind, what: &str| Error::new(kind, format!("socket {}: {what}", path.display()));
+        if !rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false) {
+            return Err(failed(ErrorKind::InvalidInput, "kept, but does not listen"));
+        }
+        let node = SocketNode::of(path).map_err(|error| {
+            failed(ErrorKind::Io, "kept, but its path is gone").with_source(error)
+        })?;
+        let seat = Arc::default();
+        Ok(Server { socket, node, seat })
+    }
+
+    /// Another descriptor of the listening socket, to be kept for [`Server::resume`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if no more descriptors may be had.
+    pub fn socket(&self) -> Result<OwnedFd> {
+        let socket = self.socket.try_clone();
+        socket.map_err(|error| Error::new(ErrorKind::Io, "listening socket").with_source(error))
+    }
+
     /// The path of the socket, absolute.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -1,12 +1,13 @@
 //! A socket from which virtual machines take a disk: one per disk, because the protocol has no
 //! names.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uzram_frontends::vhost_user::{Seat, Server, ServerHandle};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The socket of a disk, served from [`GuestSocket::start`] to [`GuestSocket::end`]; a virtual machine
 /// can connect before and waits.
@@ -14,6 +15,7 @@ use crate::error::Result;
 pub(crate) struct GuestSocket {
     path: PathBuf,
     seat: Arc<Seat>,
+    socket: OwnedFd,
     state: Mutex<State>,
 }
 
@@ -27,11 +29,31 @@ enum State {
 impl GuestSocket {
     /// Listens at `path`; errors as [`Server::bind`].
     pub(crate) fn bind(path: &Path) -> Result<GuestSocket> {
-        let server = Server::bind(path)?;
+        Ok(GuestSocket::over(Server::bind(path)?)?)
+    }
+
+    /// Listens with a socket that listened at `path` for a dead server; errors as [`Server::resume`].
+    pub(crate) fn resume(socket: OwnedFd, path: &Path) -> Result<GuestSocket> {
+        Ok(GuestSocket::over(Server::resume(socket, path)?)?)
+    }
+
+    fn over(server: Server) -> uzram::Result<GuestSocket> {
         Ok(GuestSocket {
             path: server.path().to_owned(),
             seat: Arc::clone(server.seat()),
+            socket: server.socket()?,
             state: Mutex::new(State::Bound(server)),
+        })
+    }
+
+    /// Another descriptor of its socket, to be kept for [`GuestSocket::resume`].
+    ///
+    /// # Errors
+    /// [`uzram::ErrorKind::Io`] if no more descriptors may be had.
+    pub(crate) fn socket(&self) -> Result<OwnedFd> {
+        let socket = self.socket.try_clone();
+        socket.map_err(|error| {
+            Error::new(uzram::ErrorKind::Io, "listening socket").with_source(error)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use uzram::ErrorKind;
 
-use super::kept::{key, mount_named, named};
+use super::kept::{GUESTS, key, mount_named, named};
 use super::{Device, Note};
 use crate::error::{Error, Result};
 use crate::survive::Keeper;
@@ -29,6 +29,9 @@ impl Device {
         let live = self.live();
         let remains = live.as_ref().map_or(Ok(None), |live| live.remains())?;
         let mut files = remains.map(named).unwrap_or_default();
+        if let Some(guests) = &self.guests {
+            files.push((GUESTS, guests.socket()?));
+        }
         if let Some(attachment) = self.attachment() {
             files.extend(attachment.remains()?.into_iter().flat_map(mount_named));
         }

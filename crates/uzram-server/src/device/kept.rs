@@ -14,6 +14,8 @@ const ARENA: &str = "arena";
 const CHECKSUMS: &str = "checksums";
 const AGES: &str = "ages";
 
+/// The socket for virtual machines.
+pub(super) const GUESTS: &str = "guests";
 const MOUNT: &str = "mount";
 const REQUESTS: &str = "requests";
 
@@ -31,6 +33,11 @@ pub(crate) fn remains(kept: &mut Kept) -> Option<Remains> {
         checksums: kept.take(CHECKSUMS),
         ages: kept.take(AGES),
     })
+}
+
+/// The socket for virtual machines among them.
+pub(crate) fn guests(kept: &mut Kept) -> Option<OwnedFd> {
+    kept.take(GUESTS)
 }
 
 /// The same of its mount.

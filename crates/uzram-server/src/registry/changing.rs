@@ -1,5 +1,6 @@
 //! The state that one change at a time may touch: names, sockets and codecs, and how a device is made of them.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
@@ -183,8 +184,8 @@ impl Changing {
             Some(lock) => self.state.resume(&name, lock)?,
             None => self.state.claim(&name)?,
         };
-        let mount = device::mount_remains(&mut left);
-        let resumed = self.resume_claimed(&config, &claim, backing, &note, mount);
+        let left = (device::mount_remains(&mut left), device::guests(&mut left));
+        let resumed = self.resume_claimed(&config, &claim, backing, &note, left);
         match resumed {
             Ok(device) => Ok((device, claim)),
             Err(error) => {
@@ -200,7 +201,7 @@ impl Changing {
         claim: &Claim,
         backing: Option<Backing>,
         note: &Note,
-        mount: Option<MountRemains>,
+        (mount, guests): (Option<MountRemains>, Option<OwnedFd>),
     ) -> Result<Device> {
         let mut places = Vec::new();
         for uri in &note.places {
@@ -210,9 +211,11 @@ impl Changing {
                 Error::new(ErrorKind::Io, format!("{uri}: its socket was not kept"))
             })?);
         }
+        let path = self.guest_path(claim.name(), config.endpoint.as_ref());
+        let guests = guests.map(|socket| GuestSocket::resume(socket, &path));
         let ways = Ways {
             places,
-            guests: None,
+            guests: guests.transpose()?.map(Arc::new),
             mount,
         };
         self.make_at(config, claim, backing, ways, note.is_read_only)
@@ -243,13 +246,17 @@ impl Changing {
 
     /// A socket for virtual machines, of the device `name` alone.
     fn guest_socket(&self, name: &str, endpoint: Option<&Endpoint>) -> Result<Arc<GuestSocket>> {
-        let path = match endpoint {
-            Some(Endpoint::Unix(path)) => path.clone(),
-            Some(Endpoint::Tcp(_) | Endpoint::Vsock(_)) | None => self.state.vhost_socket(name),
-        };
+        let path = self.guest_path(name, endpoint);
         let socket = GuestSocket::bind(&path);
         let socket = socket.map_err(|error| self.explain(error, &Endpoint::Unix(path)))?;
         Ok(Arc::new(socket))
+    }
+
+    fn guest_path(&self, name: &str, endpoint: Option<&Endpoint>) -> PathBuf {
+        match endpoint {
+            Some(Endpoint::Unix(path)) => path.clone(),
+            Some(Endpoint::Tcp(_) | Endpoint::Vsock(_)) | None => self.state.vhost_socket(name),
+        }
     }
 
     /// One socket serves all devices that ask for the same address.
