@@ -154,6 +154,16 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "survive",
+        script: include_str!("../../guest/survive.sh"),
+        modules: &["ublk_drv", "fuse", "loop", "ext4"],
+        programs: &[install::FIO, install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 768,
+        limit: Duration::from_secs(400),
+        ..PLAIN
+    },
+    GuestTest {
         name: "vhost-root",
         script: include_str!("../../guest/vhost-root-fill.sh"),
         second: Some(include_str!("../../guest/vhost-root-boot.sh")),

@@ -161,7 +161,8 @@ struct Parts {
 }
 
 impl Attachment {
-    /// Attaches `device` under `name`, which this process has claimed. Nothing is left after an error.
+    /// Attaches `device` under `name`, which this process has claimed, with `outlives` so that another process can take it over.
+    /// Nothing is left after an error.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] while the leftovers of a killed server of this name are in use,
@@ -172,6 +173,7 @@ impl Attachment {
         name: &str,
         state: &StateDir,
         is_for_swap: bool,
+        outlives: bool,
     ) -> Result<Attachment> {
         if sandbox::is_on() {
             let text = "this server is in a sandbox, where nothing can be mounted; start another one \
@@ -180,11 +182,8 @@ impl Attachment {
         }
         Leftovers::of(state, name).remove()?;
         if attach == Attach::Ublk {
-            let disk = UblkDisk::new(device, state.ublk_marker(name), is_for_swap)?;
-            return Ok(Attachment {
-                path: disk.path().map(Path::to_owned).unwrap_or_default(),
-                way: Way::Ublk(Box::new(disk)),
-            });
+            let disk = UblkDisk::new(device, state.ublk_marker(name), is_for_swap, outlives)?;
+            return Ok(Attachment::of_ublk(disk));
         }
         let directory = state.fuse_directory(name);
         fs::create_dir(&directory).map_err(|error| {
@@ -220,6 +219,26 @@ impl Attachment {
             way: Way::Fuse(Box::new(Mutex::new(parts))),
             path,
         })
+    }
+
+    fn of_ublk(disk: UblkDisk) -> Attachment {
+        Attachment {
+            path: disk.path().map(Path::to_owned).unwrap_or_default(),
+            way: Way::Ublk(Box::new(disk)),
+        }
+    }
+
+    /// Takes over the disk of the kernel's driver that a dead server had under `name`.
+    ///
+    /// # Errors
+    /// As [`Attachment::new`]. Everything stays as it is.
+    pub(crate) fn resume_ublk(
+        device: Arc<dyn BlockDevice>,
+        name: &str,
+        state: &StateDir,
+    ) -> Result<Attachment> {
+        let disk = UblkDisk::resume(device, state.ublk_marker(name))?;
+        Ok(Attachment::of_ublk(disk))
     }
 
     /// Takes over what a dead server attached under `name`: its mount, and the loop device over it.

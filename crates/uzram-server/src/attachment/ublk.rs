@@ -30,7 +30,8 @@ pub(super) struct UblkDisk {
 }
 
 impl UblkDisk {
-    /// Makes a disk, whose name's marker is at `marker`. Nothing is left after an error.
+    /// Makes a disk, whose name's marker is at `marker`. Nothing is left after an error. With `outlives` it can be
+    /// [resumed](UblkDisk::resume) when this process has died.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] by an old driver, [`ErrorKind::Io`] with the remedy.
@@ -38,6 +39,7 @@ impl UblkDisk {
         device: Arc<dyn BlockDevice>,
         marker: PathBuf,
         is_for_swap: bool,
+        outlives: bool,
     ) -> Result<UblkDisk> {
         File::create(&marker).map_err(|error| {
             let text = format!("{}: cannot be made", marker.display());
@@ -45,6 +47,7 @@ impl UblkDisk {
         })?;
         let usual = Options {
             label: label(&marker),
+            outlives,
             ..Options::default()
         };
         let made = match is_for_swap {
@@ -62,6 +65,22 @@ impl UblkDisk {
         let disk = made.inspect_err(|_| {
             let _ = fs::remove_file(&marker);
         })?;
+        Ok(UblkDisk::of(disk, marker))
+    }
+
+    /// Takes over the disk of a dead server; makes one if it died before it had.
+    ///
+    /// # Errors
+    /// As [`UblkDisk::new`], and those of [`Disk::resume`]. The disk stays.
+    pub(super) fn resume(device: Arc<dyn BlockDevice>, marker: PathBuf) -> Result<UblkDisk> {
+        let label = label(&marker);
+        match ublk::devices(label).first() {
+            Some(left) => Ok(UblkDisk::of(Disk::resume(device, left, label)?, marker)),
+            None => UblkDisk::new(device, marker, false, true),
+        }
+    }
+
+    fn of(disk: Disk, marker: PathBuf) -> UblkDisk {
         if !disk.is_io_flusher() {
             log::warn!(
                 "{}: its threads are not marked as I/O flushers, which needs CAP_SYS_RESOURCE: a machine \
@@ -69,10 +88,10 @@ impl UblkDisk {
                 disk.path().display()
             );
         }
-        Ok(UblkDisk {
+        UblkDisk {
             disk: Some(disk),
             marker,
-        })
+        }
     }
 
     pub(super) fn path(&self) -> Option<&Path> {

@@ -105,7 +105,14 @@ impl Device {
             }
             device.keep()?;
         }
-        device.publish()?;
+        match device.live() {
+            Some(live) if around.follows && config.attach == Attach::Ublk => {
+                let shown = live.block_device();
+                let attachment = Attachment::resume_ublk(shown, name, &device.state)?;
+                *device.lock_attachment() = Some(Arc::new(attachment));
+            }
+            _ => device.publish()?,
+        }
         Ok(device)
     }
 
@@ -308,7 +315,9 @@ impl Device {
     fn attach(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
         let for_swap = self.config.for_swap;
         let attach = self.config.attach;
-        let attachment = Attachment::new(attach, device, &self.name, &self.state, for_swap)?;
+        let outlives = self.keeper.is_some();
+        let attachment =
+            Attachment::new(attach, device, &self.name, &self.state, for_swap, outlives)?;
         *self.lock_attachment() = Some(Arc::new(attachment));
         Ok(())
     }

@@ -20,6 +20,8 @@ pub(crate) struct Surroundings<'a> {
     /// The way to the process that keeps it, if one does.
     pub(crate) keeper: Option<Arc<Keeper>>,
     pub(crate) is_read_only: bool,
-    /// The mount of a dead server.
+    /// Whether a dead server had this device.
+    pub(crate) follows: bool,
+    /// The mount of that one.
     pub(crate) mount: Option<MountRemains>,
 }

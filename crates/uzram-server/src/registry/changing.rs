@@ -75,7 +75,8 @@ pub(super) fn place_key(place: &Place) -> String {
 struct Ways {
     places: Vec<Arc<Place>>,
     guests: Option<Arc<GuestSocket>>,
-    /// That of a dead server.
+    /// Whether a dead server had the device, and the mount of that one.
+    follows: bool,
     mount: Option<MountRemains>,
 }
 
@@ -123,6 +124,7 @@ impl Changing {
         let ways = Ways {
             places,
             guests,
+            follows: false,
             mount: None,
         };
         self.make_at(config, claim, backing, ways, false)
@@ -140,6 +142,7 @@ impl Changing {
         let Ways {
             places,
             guests,
+            follows,
             mount,
         } = ways;
         for place in &places {
@@ -158,6 +161,7 @@ impl Changing {
             compressions: Arc::clone(&self.compressions),
             keeper: self.keeper.clone(),
             is_read_only,
+            follows,
             mount,
         };
         let device = Device::new(claim.name(), backing, config, around)?;
@@ -216,6 +220,7 @@ impl Changing {
         let ways = Ways {
             places,
             guests: guests.transpose()?.map(Arc::new),
+            follows: true,
             mount,
         };
         self.make_at(config, claim, backing, ways, note.is_read_only)
