@@ -35,7 +35,19 @@ pub enum Device {
     VhostUserBlk { size_mib: u32 },
     /// The same, served by the `uzram` under test.
     Uzram { size_mib: u32 },
+    /// The same of a server that is killed again and again, and whose disk outlives it.
+    UzramKilled { size_mib: u32 },
 }
+
+/// Kills the server of a disk again and again, with a pause that varies. Whatever it asks fails while nobody serves.
+const KILLER: &str = r#"
+round=0
+while sleep "1.$((round % 7))"; do
+    server=$("$0" stat "$1" 2> /dev/null | awk '$1 == "pid" { print $2 }')
+    [ -n "$server" ] && kill -9 "$server"
+    round=$((round + 1))
+done
+"#;
 
 /// The description of a machine.
 pub struct Guest<'a> {
@@ -195,9 +207,17 @@ impl Guest<'_> {
             let command = match device {
                 Device::VhostUserBlk { .. } => self.storage_daemon(index, &socket),
                 Device::Uzram { size_mib } => self.uzram(index, *size_mib, &socket)?,
+                Device::UzramKilled { size_mib } => {
+                    let mut command = self.uzram(index, *size_mib, &socket)?;
+                    command.args(["--survive", "--checksum"]);
+                    command
+                }
                 Device::Disk { .. } | Device::Debian { .. } | Device::Nvdimm { .. } => continue,
             };
             backends.push(self.start_backend(index, command, &socket)?);
+            if let Device::UzramKilled { .. } = device {
+                backends.push(self.start_killer(index, sockets)?);
+            }
         }
         Ok(backends)
     }
@@ -227,6 +247,21 @@ impl Guest<'_> {
         Ok(command)
     }
 
+    /// The program that kills the server of device `index` again and again.
+    fn start_killer(&self, index: usize, sockets: &Path) -> Result<Running, String> {
+        let program = self.uzram.ok_or("nobody to kill")?;
+        let mut command = workspace::command("sh");
+        command
+            .args(["-c", KILLER])
+            .arg(program)
+            .arg(disk_name(index));
+        command.env("XDG_RUNTIME_DIR", sockets);
+        command
+            .stdout(Stdio::null())
+            .stderr(self.create("killer.log")?);
+        Running::start(&mut command)
+    }
+
     /// The program under test, with its state in `sockets`.
     fn control(&self, sockets: &Path) -> Result<Command, String> {
         let program = self
@@ -246,7 +281,7 @@ impl Guest<'_> {
     /// Writes the final content of the compressed disks to files.
     fn note_stats(&self, sockets: &Path) -> Result<(), String> {
         for (index, device) in self.devices.iter().enumerate() {
-            if let Device::Uzram { .. } = device {
+            if let Device::Uzram { .. } | Device::UzramKilled { .. } = device {
                 let mut command = self.control(sockets)?;
                 command.args(["stat", &disk_name(index), "--json"]);
                 let said = process::succeed(&mut command, BACKEND_LIMIT)?.stdout;
@@ -378,7 +413,8 @@ impl Device {
             | Device::Debian { size_mib }
             | Device::Nvdimm { size_mib }
             | Device::VhostUserBlk { size_mib }
-            | Device::Uzram { size_mib } => size_mib,
+            | Device::Uzram { size_mib }
+            | Device::UzramKilled { size_mib } => size_mib,
         }
     }
 
@@ -399,13 +435,20 @@ impl Device {
                 "-device".into(),
                 format!("nvdimm,id=nvdimm{index},memdev=pmem{index}"),
             ],
-            Device::VhostUserBlk { .. } | Device::Uzram { .. } => [
+            Device::VhostUserBlk { .. } | Device::Uzram { .. } | Device::UzramKilled { .. } => [
                 "-chardev".into(),
-                format!("socket,id=vhost{index},path={}", socket.display()),
+                format!(
+                    "socket,id=vhost{index},path={}{}",
+                    socket.display(),
+                    match self {
+                        Device::UzramKilled { .. } => ",reconnect=1",
+                        _ => "",
+                    }
+                ),
                 "-device".into(),
                 format!(
                     "vhost-user-blk-pci,num-queues={},chardev=vhost{index}",
-                    if matches!(self, Device::Uzram { .. }) {
+                    if !matches!(self, Device::VhostUserBlk { .. }) {
                         cpus
                     } else {
                         1

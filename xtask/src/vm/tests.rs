@@ -181,6 +181,18 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "survive-vhost",
+        script: include_str!("../../guest/survive-vhost.sh"),
+        modules: &["virtio_blk", "ext4"],
+        programs: &[install::FIO, install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 512,
+        devices: &[Device::UzramKilled { size_mib: 64 }],
+        limit: Duration::from_secs(240),
+        check: servers_were_killed_and_nothing_lost,
+        ..PLAIN
+    },
+    GuestTest {
         name: "btt",
         script: include_str!("../../guest/btt.sh"),
         modules: &[
@@ -412,6 +424,20 @@ fn what_was_trimmed_is_gone(folder: &Path, _: &Source) -> Result<(), String> {
     match root > 20 << 20 && other < 8 << 20 {
         true => Ok(()),
         false => Err(format!("the disks hold {root} and {other} bytes")),
+    }
+}
+
+/// As the last server says.
+fn servers_were_killed_and_nothing_lost(folder: &Path, _: &Source) -> Result<(), String> {
+    let text = fs::read_to_string(folder.join(stat_name(0))).map_err(|error| error.to_string())?;
+    let values: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    match (values["take_overs"].as_u64(), values["lost_pages"].as_u64()) {
+        (Some(kills @ 5..), Some(0)) => {
+            println!("{kills} kills; {}", values["last_end"]);
+            Ok(())
+        }
+        other => Err(format!("kills and lost pages: {other:?}")),
     }
 }
 
