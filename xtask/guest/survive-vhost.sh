@@ -1,7 +1,7 @@
 # A disk over vhost-user whose server, outside, is killed every one or two seconds: requests wait until QEMU has connected again,
 # and none fails or is lost.
 fio --name=verify --filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bsrange=4k-64k \
-    --size=64M --time_based --runtime=20 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --randseed=7 \
+    --size=64M --time_based --runtime="${SECONDS_OF_LOAD:-20}" --verify=crc32c --verify_fatal=1 --verify_backlog=256 --randseed=7 \
     --output=/tmp/verified || { cat /tmp/verified; exit 1; }
 grep -q 'err= 0' /tmp/verified || { cat /tmp/verified; exit 1; }
 mkfs.ext4 -q -F /dev/vda

@@ -12,7 +12,7 @@ for attach in ublk loop; do
     disk=$(uzram stat d | awk '$1 == "endpoint" { print $2 }')
     [ -b "$disk" ] || fail "$attach: $disk: $(cat /tmp/served)"
     fio --name=verify --filename="$disk" --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bsrange=4k-64k \
-        --size=64M --time_based --runtime=1000 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --randseed=7 \
+        --size=64M --time_based --runtime=10000 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --randseed=7 \
         --output=/tmp/verified &
     fio=$!
     killed=0

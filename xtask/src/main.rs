@@ -1,7 +1,7 @@
 //! The project's own commands, run as `cargo xtask COMMAND`:
 //! - `test`: the whole suite, with a summary of what ran, what failed and what was left out;
 //! - `vm`: tests in a guest kernel with modules, and a shell there;
-//! - `soak`: long runs of model processes, and bugs planted for them;
+//! - `soak`: long runs of model processes, and bugs planted for them; servers that are killed;
 //! - `man`: manual pages and completions;
 //! - `dist`: the static binary, built and checked, with all that is packed beside it;
 //! - `release --dry-run`: all of a release except to publish it.
@@ -36,7 +36,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask test [--install] [--quick] [STEP...]
        cargo xtask vm [--install] [--arch ARCH] [--shell] [TEST...]
-       cargo xtask soak pager
+       cargo xtask soak pager|survive
        cargo xtask man
        cargo xtask dist [--install] [--target TARGET]
        cargo xtask release --dry-run
@@ -49,7 +49,8 @@ vm     runs all tests that need a guest kernel, or the named ones only, and show
          --arch     the guest's machine: x86_64, aarch64 or aarch64-16k, whose pages are larger; all tests are then
                     those that fit
          --shell    give a shell in the guest instead, set up as for TEST if one is named
-soak   runs random programs on compressed memory for ten minutes, after it found each planted bug
+soak   pager: runs random programs on compressed memory for ten minutes, after it found each planted bug;
+       survive: kills servers a thousand times under each kind of disk
 man    writes manual pages and completions for bash, zsh and fish into target/dist
 dist   builds target/dist/uzram, one static binary, and checks that it serves with nothing else around it;
        puts manual pages, completions, systemd units and an example of a configuration beside it, and makes a
@@ -77,7 +78,8 @@ fn main() -> ExitCode {
             Err(message) => wrong_usage(&message),
         },
         "soak" if rest == ["pager"] => done("soak", soak::pager()),
-        "soak" => wrong_usage("soak: give pager"),
+        "soak" if rest == ["survive"] => done("soak", soak::survive()),
+        "soak" => wrong_usage("soak: give pager or survive"),
         "man" if rest.is_empty() => done("man", man::man(&workspace::dist_dir())),
         "dist" => match dist::Options::parse(rest) {
             Ok(options) => {

@@ -1,4 +1,4 @@
-//! Long runs of model processes, and the bugs that they must find.
+//! Long runs: of model processes, with the bugs that they must find, and of servers that are killed.
 //!
 //! Each bug of `plant.rs` is planted in a build of its own, with its window widened, and a short run must fail. Only then
 //! the long run means something.
@@ -15,6 +15,8 @@ const SECONDS: u64 = 600;
 const SECONDS_OF_A_PLANT: u64 = 20;
 /// The time that a run may take beyond its own: rounds, and threads that wait in vain.
 const GRACE: Duration = Duration::from_secs(30);
+/// Kills of servers in the long run.
+const KILLS: u64 = 1000;
 const TEST: &str = "soak::random_programs_find_what_they_wrote";
 /// Handlers of faults: `FaultHandler` in the pager, as the test reads it.
 const HANDLERS: [&str; 2] = [THREAD, SIGBUS];
@@ -79,6 +81,22 @@ pub fn pager() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Kills of servers under each kind of disk that this machine has. `cargo xtask vm survive-long survive-vhost-long` are the
+/// same in a guest.
+///
+/// # Errors
+/// A failure of the run.
+pub fn survive() -> Result<(), String> {
+    let mut cargo = workspace::cargo();
+    cargo.args("test --profile suite -p uzram-cli --test it survive::".split(' '));
+    cargo.args(["--", "--nocapture", "--test-threads=1"]);
+    cargo.env("UZRAM_TEST_KILLS", KILLS.to_string());
+    match process::run(&mut cargo, 60 * MINUTE, Output::Shown)?.exit {
+        Exit::Code(0) => Ok(()),
+        exit => Err(format!("the run ended with {exit}")),
+    }
 }
 
 /// The model process itself.

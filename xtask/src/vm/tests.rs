@@ -314,6 +314,33 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "survive-long",
+        script: concat!("KILLS=1000\n", include_str!("../../guest/survive.sh")),
+        modules: &["ublk_drv", "fuse", "loop", "ext4"],
+        programs: &[install::FIO, install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 768,
+        limit: Duration::from_secs(3600),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "survive-vhost-long",
+        script: concat!(
+            "SECONDS_OF_LOAD=2000\n",
+            include_str!("../../guest/survive-vhost.sh")
+        ),
+        modules: &["virtio_blk", "ext4"],
+        programs: &[install::FIO, install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 512,
+        devices: &[Device::UzramKilled { size_mib: 64 }],
+        limit: Duration::from_secs(3000),
+        check: servers_were_killed_and_nothing_lost,
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
         name: "swap-ublk",
         script: concat!(
             "WATERMARKS='10 15000'\n",

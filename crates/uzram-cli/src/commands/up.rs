@@ -366,6 +366,9 @@ impl<'a> Started<'a> {
         if let Purpose::Swap { .. } = purpose {
             command.arg("--for-swap");
         }
+        if args.survive {
+            command.arg("--survive");
+        }
         if let Some(tree) = &args.tree {
             command.arg("--tree").arg(absolute("--tree", tree)?);
         }

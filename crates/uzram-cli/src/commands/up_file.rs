@@ -73,6 +73,7 @@ fn args_of(disk: &GeneratorDisk, path: &Path) -> Result<UpArgs> {
         fs: None,
         mount_options: None,
         tree: None,
+        survive: false,
     };
     match &disk.purpose {
         GeneratorUse::Swap { priority } => (args.swap, args.priority) = (true, Some(*priority)),
