@@ -5,15 +5,27 @@
 
 use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::one_line;
 
 /// The process's log.
 struct Logger {
     is_journal: bool,
+    /// Nobody reads; lines are lost.
+    is_stalled: AtomicBool,
 }
+
+/// Longest wait for whoever reads the log.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+/// Longest line, in bytes: as much as a pipe with room takes at once.
+const LINE_BYTES_MAX: usize = 4096;
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 
@@ -27,7 +39,10 @@ pub fn start(level: Option<LevelFilter>) {
     };
     log::set_max_level(level.unwrap_or(fitting));
     // It fails only where there is a log already.
-    let _ = log::set_logger(LOGGER.get_or_init(|| Logger { is_journal }));
+    let _ = log::set_logger(LOGGER.get_or_init(|| Logger {
+        is_journal,
+        is_stalled: AtomicBool::new(false),
+    }));
 }
 
 /// Whether stderr is the journal's stream. `JOURNAL_STREAM` has its device and inode.
@@ -35,6 +50,24 @@ pub fn is_journal() -> bool {
     let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let found = rustix::fs::fstat(std::io::stderr());
     found.is_ok_and(|found| named == format!("{}:{}", found.st_dev, found.st_ino))
+}
+
+impl Logger {
+    /// Whether a line can be written without a wait for whoever reads: one who has stopped, as a terminal may or a pipe, must
+    /// not stop disks. It is waited for once.
+    fn is_read(&self) -> bool {
+        let patience = match self.is_stalled.load(Ordering::Relaxed) {
+            true => Timespec::default(),
+            false => PATIENCE,
+        };
+        let mut events = [PollFd::from_borrowed_fd(
+            rustix::stdio::stderr(),
+            PollFlags::OUT,
+        )];
+        let is_read = poll(&mut events, Some(&patience)).is_ok_and(|ready| ready > 0);
+        self.is_stalled.store(!is_read, Ordering::Relaxed);
+        is_read
+    }
 }
 
 impl Log for Logger {
@@ -53,7 +86,11 @@ impl Log for Logger {
         };
         // In one piece, so that lines of several threads do not mix; there is nobody to tell if it
         // fails.
-        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        let mut stderr = std::io::stderr().lock();
+        if self.is_read() {
+            let length = line.len().min(LINE_BYTES_MAX);
+            let _ = stderr.write_all(&line.as_bytes()[..length]);
+        }
     }
 
     fn flush(&self) {}

@@ -530,6 +530,19 @@ fn a_damaged_disk_is_kept_and_the_others_are_served() {
     );
 }
 
+/// Some 90 KiB of lines, more than a pipe holds, that nobody reads.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let home = Home::new();
+    let served = survivor(&home, &["--log-level", "info"]);
+    client(&home, "d").write(0, &noise(1, 4096)).unwrap();
+    for _ in 0..300 {
+        end_by(&home, "d", "KILL");
+    }
+    assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
+    drop(served);
+}
+
 #[test]
 fn what_cannot_outlive_its_server_is_refused() {
     let home = Home::new();
