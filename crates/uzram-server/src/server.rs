@@ -51,7 +51,7 @@ pub struct Server {
     // Clients are drained first, while the control socket still answers; then in this order, so
     // that nobody is told about a device that is going, and the devices' names are given back last:
     // whoever waits for one of them finds the server gone.
-    _control: Control,
+    control: Option<Control>,
     tree: Option<TreeMount>,
     metrics: Option<Metrics>,
     _maintenance: Maintenance,
@@ -307,7 +307,7 @@ impl Prepared {
             leave_when_asked(keeper, Arc::clone(&self.registry), self.holder_socket)?;
         }
         Ok(Server {
-            _control: control,
+            control: Some(control),
             tree: tree.transpose()?,
             metrics,
             _maintenance: maintenance,
@@ -346,6 +346,9 @@ impl Drop for Server {
         self.registry.end(DRAIN_TIMEOUT);
         // While somebody uses its files they keep the registry.
         drop(self.tree.take());
+        // Their paths go before the names do: who waits for these finds nothing.
+        drop(self.control.take());
+        drop(self.metrics.take());
         self.registry.forget_devices();
     }
 }

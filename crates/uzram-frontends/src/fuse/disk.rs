@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
@@ -10,7 +9,6 @@ use uzram::{Bio, BlockDevice, Zeroing};
 
 use super::gate::Gate;
 use super::serve::Serve;
-use super::slots::Slots;
 use super::wire::{Attributes, Entries, Limits, Message, Reply, Request};
 use super::{BACKGROUND_MAX, REQUEST_BYTES_MAX};
 
@@ -36,8 +34,6 @@ pub(super) struct Disk {
     owner: (u32, u32),
     made: SystemTime,
     gate: Arc<Gate>,
-    /// Where opens are counted for a process that takes the mount over.
-    kept: Option<Arc<Slots>>,
 }
 
 /// The reply to a request, or its errno.
@@ -77,7 +73,6 @@ impl Serve for Disk {
             Request::Open { .. } => self.open(unique, node),
             Request::Release { .. } => {
                 self.gate.leave();
-                self.keep_opens();
                 Ok(Reply::done(unique))
             }
             Request::OpenDirectory => Ok(Reply::opened_directory(unique)),
@@ -116,20 +111,6 @@ impl Disk {
             ),
             made: SystemTime::now(),
             gate,
-            kept: None,
-        }
-    }
-
-    /// The same disk, whose opens are counted in `kept`, too.
-    pub fn kept_in(mut self, kept: &Arc<Slots>) -> Disk {
-        self.kept = Some(Arc::clone(kept));
-        self
-    }
-
-    /// After each change. Two at once may store the older count last; the next change mends that.
-    fn keep_opens(&self) {
-        if let Some(kept) = &self.kept {
-            kept.opens().store(self.gate.opens(), Ordering::Relaxed);
         }
     }
 
@@ -172,10 +153,7 @@ impl Disk {
             return Err(Errno::NOENT);
         }
         match self.gate.enter() {
-            true => {
-                self.keep_opens();
-                Ok(Reply::opened(unique, 0))
-            }
+            true => Ok(Reply::opened(unique, 0)),
             false => Err(Errno::BUSY),
         }
     }

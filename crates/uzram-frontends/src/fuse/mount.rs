@@ -4,7 +4,6 @@ use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use uzram::{BlockDevice, Error, ErrorKind, Result};
@@ -83,7 +82,7 @@ impl Mount {
             directory,
             is_for_all: false,
         };
-        let (mounted, device) = Mounted::new(Arc::new(disk.kept_in(&kept)), &to, slots)?;
+        let (mounted, device) = Mounted::new(Arc::new(disk), &to, slots)?;
         Ok(Mount {
             path: directory.join(name),
             gate,
@@ -128,8 +127,8 @@ impl Mount {
         })?;
         let slots = Slot::all(slots);
         let kept = Arc::clone(slots[0].of());
-        let gate = Arc::new(Gate::of(kept.opens().load(Ordering::Relaxed)));
-        let disk = Disk::new(device, name, Arc::clone(&gate)).kept_in(&kept);
+        let gate = Arc::new(Gate::of(kept.opens()));
+        let disk = Disk::new(device, name, Arc::clone(&gate));
         let another = remains.device.try_clone();
         let another = another.map_err(no_memory)?;
         let mounted = Mounted::resume(Arc::new(disk), directory, remains.device, slots)?;

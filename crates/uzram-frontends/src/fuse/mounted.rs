@@ -118,6 +118,10 @@ impl Mounted {
         let refused = |error: io::Error| refused(directory, error);
         worker::settle(&*served, &device, &mut slots);
         let workers = worker::start(served, device, slots).map_err(refused)?;
+        let found = rustix::fs::statfs(directory).map_err(|errno| refused(errno.into()))?;
+        if found.f_type != FUSE_MAGIC {
+            return Err(refused(io::Error::other("another file system lies there")));
+        }
         let device_number = fs::metadata(directory).map_err(refused)?.dev();
         Ok(Mounted {
             directory: directory.to_owned(),

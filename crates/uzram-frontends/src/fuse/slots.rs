@@ -1,8 +1,9 @@
 //! The workers' buffers, in a file of memory that can outlive this process, and the state of each.
 //!
 //! ```text
-//! page 0          magic 8, slots 4, bytes of a buffer 4; at 64 the count of opens 8
-//! of each slot:   a page: state 8, length of the reply 8, the reply; at 1024 a copy of a short message
+//! page 0          magic 8, slots 4, bytes of a buffer 4
+//! of each slot:   a page: state 8, length of the reply 8, the reply; at 512 two counts of opens, 8 each; at 1024 a
+//!                 copy of a short message
 //!                 the buffer, in whole pages
 //! ```
 //!
@@ -15,11 +16,14 @@
 //! A worker that dies leaves its slot in one of them, and a successor settles it before any new worker starts:
 //!
 //! - `Reading`, and the length in the message's header is 0, as it was set before: nothing came. Else the kernel has copied the
-//!   message, all of it: the buffer is locked in memory, so that no page of it has to be fetched, which a killed process
-//!   is refused. It counts as received.
+//!   message, all of it, as the buffer's pages are there: a killed process is refused one that has to be fetched. They are locked as
+//!   far as this user may. It counts as received.
 //! - `Received`: it is carried out (again) and answered. Whoever waits for it was told nothing.
 //! - `Done`: it is answered again, and **not** carried out. Between its answer and `Empty` a later write of the same
 //!   page may have been answered, which an older one must not undo. The kernel takes no second answer (`ENOENT`).
+//!
+//! Opens and closes are counted by the slot whose worker carried them out, in one of two words: the store of `Done` says which one
+//! is valid. So each counts once, whenever its worker dies.
 //!
 //! A read gathers its data in place of its message, so short messages are copied aside first. Requests that nobody has
 //! read are the kernel's, and wait there.
@@ -43,9 +47,9 @@ use super::THREADS_MAX;
 use super::wire::REPLY_BYTES_MAX;
 
 const MAGIC: &[u8; 8] = b"uzramfs1";
-const OPENS_AT: usize = 64;
 const REPLY_LENGTH_AT: usize = 8;
 const REPLY_AT: usize = 16;
+const COUNTS_AT: usize = 512;
 const ASIDE_AT: usize = 1024;
 /// Longest message that is copied aside. Only writes are longer, and those leave their message as it is.
 const ASIDE_BYTES: usize = 512;
@@ -54,10 +58,13 @@ const EMPTY: u64 = 0;
 const READING: u64 = 1;
 const RECEIVED: u64 = 2;
 const DONE: u64 = 3;
-/// The state is in the low half of its word, the length of the message in the high one.
+/// The state is in the low byte of its word, the length of the message in the high half. The bit between says which count is
+/// valid.
+const STATE: u64 = 0xff;
+const SECOND_COUNT: u64 = 1 << 8;
 const LENGTH_SHIFT: u32 = 32;
 
-const _: () = assert!(REPLY_AT + REPLY_BYTES_MAX <= ASIDE_AT);
+const _: () = assert!(REPLY_AT + REPLY_BYTES_MAX <= COUNTS_AT && COUNTS_AT + 16 <= ASIDE_AT);
 
 /// All of them.
 #[derive(Debug)]
@@ -175,9 +182,13 @@ impl Slots {
             buffer_bytes,
             file,
         };
-        // SAFETY: all of it is mapped. Where it is refused, a page that was swapped out costs its request an error
-        // if the process is killed just then.
-        let _ = unsafe { rustix::mm::mlock(slots.start.as_ptr().cast(), bytes) };
+        for index in 0..count {
+            // SAFETY: the slot lies within the mapping.
+            let start = unsafe { slots.start.add(slots.page_of(index)) };
+            // SAFETY: all of it is mapped. Where it is refused, as beyond RLIMIT_MEMLOCK, a page that was swapped out costs its
+            // request an error if the process is killed just then.
+            let _ = unsafe { rustix::mm::mlock(start.as_ptr().cast(), slot_bytes(buffer_bytes)) };
+        }
         Ok(slots)
     }
 
@@ -189,9 +200,22 @@ impl Slots {
         self.file.try_clone()
     }
 
-    /// The count of opens.
-    pub fn opens(&self) -> &AtomicU64 {
-        self.word(OPENS_AT)
+    /// The number of times that the file is open, while no worker runs.
+    pub fn opens(&self) -> u64 {
+        let count = |index: usize| {
+            let page_at = self.page_of(index);
+            let word = self.word(page_at).load(Ordering::Acquire);
+            self.count(page_at, word).load(Ordering::Relaxed)
+        };
+        let sum = (0..self.count).map(count).fold(0, u64::wrapping_add);
+        // One slot may have closed what another one opened. Less than nothing is damage.
+        u64::try_from(sum.cast_signed()).unwrap_or(0)
+    }
+
+    /// The valid count of the slot whose page is at `page_at`, with the state `word`.
+    fn count(&self, page_at: usize, word: u64) -> &AtomicU64 {
+        let second = usize::from(word & SECOND_COUNT != 0);
+        self.word(page_at + COUNTS_AT + 8 * second)
     }
 
     /// The word at `at`, a multiple of 8 within the mapping.
@@ -270,7 +294,7 @@ impl Slot {
     pub fn left(&mut self) -> Left {
         let (state, buffer) = self.parts();
         let word = state.word().load(Ordering::Acquire);
-        let length = match word & u64::from(u32::MAX) {
+        let length = match word & STATE {
             READING => first_word(buffer) as usize,
             RECEIVED => {
                 let length = (word >> LENGTH_SHIFT) as usize;
@@ -310,13 +334,13 @@ impl State<'_> {
 
     /// Before the kernel is asked for a message in `buffer`.
     pub fn reading(&self, buffer: &mut [u8]) {
-        if self.word().load(Ordering::Relaxed) == READING {
+        if self.word().load(Ordering::Relaxed) & STATE == READING {
             // Nothing came at the last look.
             return;
         }
         buffer[..4].fill(0);
         // The header's length is 0 before anybody can take it for one.
-        self.word().store(READING, Ordering::Release);
+        self.set(READING);
     }
 
     /// A message of this length has come.
@@ -324,21 +348,36 @@ impl State<'_> {
         if message.len() <= ASIDE_BYTES {
             self.slots.copy_in(self.page_at + ASIDE_AT, message);
         }
-        let word = RECEIVED | (message.len() as u64) << LENGTH_SHIFT;
-        self.word().store(word, Ordering::Release);
+        self.set(RECEIVED | (message.len() as u64) << LENGTH_SHIFT);
     }
 
-    /// It was carried out, and this is all of the reply; one with data is made anew instead.
-    pub fn done(&self, reply: &[u8]) {
+    /// It was carried out, and this is all of the reply; one with data is made anew instead. The file is open `opens` times more.
+    pub fn done(&self, reply: &[u8], opens: i64) {
         let length = self.slots.word(self.page_at + REPLY_LENGTH_AT);
         length.store(reply.len() as u64, Ordering::Relaxed);
         self.slots.copy_in(self.page_at + REPLY_AT, reply);
-        self.word().store(DONE, Ordering::Release);
+        let word = self.word().load(Ordering::Relaxed);
+        if opens == 0 {
+            return self.set(DONE);
+        }
+        let count = self.slots.count(self.page_at, word).load(Ordering::Relaxed);
+        let other = word ^ SECOND_COUNT;
+        let next = self.slots.count(self.page_at, other);
+        next.store(count.wrapping_add_signed(opens), Ordering::Relaxed);
+        let word = DONE | (other & SECOND_COUNT);
+        self.word().store(word, Ordering::Release);
     }
 
     /// It was answered.
     pub fn empty(&self) {
-        self.word().store(EMPTY, Ordering::Release);
+        self.set(EMPTY);
+    }
+
+    /// Leaves the valid count as it is.
+    fn set(&self, state: u64) {
+        let word = self.word().load(Ordering::Relaxed);
+        self.word()
+            .store(state | (word & SECOND_COUNT), Ordering::Release);
     }
 }
 
@@ -389,7 +428,7 @@ mod tests {
             let mut successor = again(&slot).pop().unwrap();
             assert_eq!(successor.left(), Left::Message(length));
             assert_eq!(successor.parts().1[..length], message);
-            slot.parts().0.done(b"a reply");
+            slot.parts().0.done(b"a reply", 0);
             assert_eq!(left(&slot), Left::Reply(b"a reply".to_vec()));
             slot.parts().0.empty();
             assert_eq!(left(&slot), Left::Nothing);
@@ -397,27 +436,40 @@ mod tests {
         }
     }
 
+    /// An open or close counts from the moment at which it is not carried out again, and not before.
     #[test]
-    fn opens_are_counted_on() {
-        let slot = slot();
-        slot.of().opens().store(3, Ordering::Relaxed);
-        assert_eq!(again(&slot)[0].of().opens().load(Ordering::Relaxed), 3);
+    fn opens_count_once_whenever_a_worker_dies() {
+        let mut slots = Slot::all(Slots::new(2, BUFFER_BYTES).unwrap());
+        let opens = |slot: &Slot| again(slot)[0].of().opens();
+        for (index, change, sum) in [(0, 1, 1), (1, 1, 2), (1, -1, 1), (1, -1, 0), (0, 1, 1)] {
+            let before = opens(&slots[0]);
+            let (state, buffer) = slots[index].parts();
+            state.reading(buffer);
+            state.received(b"a message");
+            assert_eq!(opens(&slots[0]), before);
+            slots[index].parts().0.done(b"a reply", change);
+            assert_eq!(opens(&slots[0]), sum);
+            slots[index].parts().0.empty();
+            assert_eq!(opens(&slots[0]), sum);
+        }
+        let (state, _) = slots[0].parts();
+        state.done(b"", i64::MIN);
+        assert_eq!(opens(&slots[0]), 0, "damage");
     }
 
     #[test]
     fn hostile_files_are_refused_or_bounded() {
-        let other = |count: u32, buffer_bytes: u32, length: u64| {
+        let other = |count: u32, buffer_bytes: u32| {
             let slot = slot();
             let file = File::from(slot.of().file().unwrap());
             file.write_all_at(&count.to_ne_bytes(), 8).unwrap();
             file.write_all_at(&buffer_bytes.to_ne_bytes(), 12).unwrap();
-            let _ = length;
             Slots::resume(file.into(), BUFFER_BYTES).map(drop)
         };
-        assert!(other(2, BUFFER_BYTES as u32, 0).is_ok());
+        assert!(other(2, BUFFER_BYTES as u32).is_ok());
         for (count, buffer_bytes) in [(0, 20_000), (3, 20_000), (u32::MAX, 20_000), (2, 20_001)] {
             assert!(
-                other(count, buffer_bytes, 0).is_err(),
+                other(count, buffer_bytes).is_err(),
                 "{count} of {buffer_bytes}"
             );
         }

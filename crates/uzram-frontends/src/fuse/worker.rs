@@ -128,7 +128,10 @@ impl Worker {
             Ok(bytes) => bytes,
             Err(Errno::AGAIN) => return Look::Nothing,
             // A request that was taken back meanwhile, or a signal.
-            Err(Errno::NOENT | Errno::INTR) => return Look::Served,
+            Err(Errno::NOENT | Errno::INTR) => {
+                state.empty();
+                return Look::Served;
+            }
             // NODEV: unmounted. Nothing else is known to come, and would come again.
             Err(_) => return Look::Ended,
         };
@@ -154,16 +157,27 @@ fn carry_out(
     buffer: &mut [u8],
     message_bytes: usize,
 ) -> Look {
+    let opens = opens_or_closes(buffer);
     let Some(reply) = served.answer(buffer, message_bytes) else {
         state.empty();
         return Look::Served;
     };
     if reply.data.is_empty() {
-        state.done(reply.head());
+        let is_done = reply.head()[4..8] == [0; 4];
+        state.done(reply.head(), if is_done { opens } else { 0 });
     }
     let sent = send(device, &reply);
     state.empty();
     sent
+}
+
+/// The change to the count of opens that the message in `buffer` is for: FUSE_OPEN and FUSE_RELEASE.
+fn opens_or_closes(buffer: &[u8]) -> i64 {
+    match buffer.get(4..8) {
+        Some([14, 0, 0, 0]) => 1,
+        Some([18, 0, 0, 0]) => -1,
+        _ => 0,
+    }
 }
 
 fn send(device: &OwnedFd, reply: &Reply<'_>) -> Look {
@@ -210,7 +224,7 @@ mod tests {
         };
         begin(&mut slots[1]);
         begin(&mut slots[2]);
-        slots[2].parts().0.done(b"the reply of before");
+        slots[2].parts().0.done(b"the reply of before", 0);
         let (kernel, device) = UnixStream::pair().unwrap();
         let device = OwnedFd::from(device);
         settle(&served, &device, &mut slots);

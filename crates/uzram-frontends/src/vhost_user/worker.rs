@@ -65,8 +65,11 @@ impl Event {
 pub(super) struct Call(Mutex<Option<Event>>);
 
 impl Call {
+    /// Signals it, too: a server that was killed may have answered requests and not told so, and the wish of a guest that
+    /// waits for these would keep later ones quiet as well. One signal too many is allowed.
     pub fn set(&self, event: Option<Event>) {
         *self.lock() = event;
+        self.signal();
     }
 
     fn signal(&self) {

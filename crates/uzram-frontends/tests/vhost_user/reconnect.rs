@@ -151,6 +151,17 @@ fn another_server_goes_on_where_the_last_one_ended() {
     assert!(writes.iter().copied().eq(expected), "{writes:?}");
 }
 
+/// A server that was killed may have answered without telling, and the guest waits for that.
+#[test]
+fn a_queue_that_is_taken_up_tells_what_was_answered_before() {
+    const LIMIT: Duration = Duration::from_secs(10);
+    let served = Served::new(Device::new(1 << 20));
+    let (_client, mut queues) = served.guest(Setup::default());
+    let begun = std::time::Instant::now();
+    queues[0].wait(LIMIT);
+    assert!(begun.elapsed() < LIMIT / 2, "nothing was told");
+}
+
 #[test]
 fn a_queue_that_is_stopped_says_where_and_goes_on_from_there() {
     let served = Served::new(Device::new(1 << 20));

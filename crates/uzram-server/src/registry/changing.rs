@@ -217,6 +217,10 @@ impl Changing {
         }
         let path = self.guest_path(claim.name(), config.endpoint.as_ref());
         let guests = guests.map(|socket| GuestSocket::resume(socket, &path));
+        if guests.is_none() && config.attach == Attach::VhostUser {
+            let text = format!("{}: its socket was not kept", path.display());
+            return Err(Error::new(ErrorKind::Io, text));
+        }
         let ways = Ways {
             places,
             guests: guests.transpose()?.map(Arc::new),

@@ -179,3 +179,62 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Option<Received>> {
     }
     Ok(Some((message, files)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    fn kept(files: usize) -> Message {
+        Message::Keep {
+            key: "device/d".into(),
+            note: serde_json::json!({ "options": {} }),
+            files: vec!["table".into(); files],
+        }
+    }
+
+    #[test]
+    fn messages_outlive_their_sender() {
+        let (holder, server) = pair();
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        send(&server, &kept(2), &[file.as_fd(), file.as_fd()]).unwrap();
+        send(&server, &Message::Ending {}, &[]).unwrap();
+        drop(server);
+        let (message, files) = receive(&holder).unwrap().unwrap();
+        assert_eq!((message, files.len()), (kept(2), 2));
+        assert_eq!(receive(&holder).unwrap().unwrap().0, Message::Ending {});
+        assert!(receive(&holder).unwrap().is_none());
+    }
+
+    /// Each costs itself alone.
+    #[test]
+    fn what_is_no_message_is_refused_and_the_next_one_is_heard() {
+        let (holder, server) = pair();
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let say = |bytes: &[u8]| rustix::net::send(&server, bytes, SendFlags::empty()).unwrap();
+        say(b"no JSON");
+        say(b"{\"is\":\"burn\"}");
+        say(b"{\"is\":\"forget\"}");
+        say(b"{\"is\":\"forget\",\"key\":\"a\",\"more\":1}");
+        say(&[b'['; MESSAGE_BYTES_MAX + 1]);
+        say(&[b'['; MESSAGE_BYTES_MAX]);
+        send(&server, &kept(2), &[file.as_fd()]).unwrap();
+        send(&server, &Message::Ending {}, &[file.as_fd()]).unwrap();
+        for _ in 0..8 {
+            let refused = receive(&holder).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+        }
+        send(&server, &Message::Ending {}, &[]).unwrap();
+        assert!(receive(&holder).unwrap().is_some());
+        let long = Message::Forget {
+            key: "x".repeat(MESSAGE_BYTES_MAX),
+        };
+        assert!(send(&server, &long, &[]).is_err());
+        assert!(send(&server, &kept(17), &[file.as_fd(); 17]).is_err());
+    }
+}
