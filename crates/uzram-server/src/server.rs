@@ -24,7 +24,7 @@ use crate::registry::Registry;
 use crate::sandbox;
 use crate::service::{Inherited, Notifier};
 use crate::state::{Claim, Owner, StateDir};
-use crate::survive::{Joined, Keeper, Kept};
+use crate::survive::{CONTROL, Joined, Keeper, Kept, SERVER_KEY};
 use crate::tree::{self, AllowedFiles, Tree};
 
 /// Time for requests under way when a server ends: a client may have stopped reading.
@@ -100,7 +100,7 @@ impl Server {
         let path = state.control_socket(claim.name());
         let control = Control::bind(&path)?;
         if let Some(keeper) = &keeper {
-            let files = [("claim", claim.lock()?), ("control", control.socket()?)];
+            let files = [("claim", claim.lock()?), (CONTROL, control.socket()?)];
             keeper.keep(SERVER_KEY.into(), claim.name().into(), &files);
         }
         let prepared = Prepared::new(state, claim, control, inherited, keeper)?;
@@ -166,9 +166,6 @@ impl Server {
     }
 }
 
-/// The key of what a server itself has.
-const SERVER_KEY: &str = "server";
-
 /// Sockets that somebody handed over to the holder.
 fn inherited_by_holder(left: &mut Vec<Kept>) -> Vec<Inherited> {
     let is_inherited = |kept: &mut Kept| kept.name_of("inherited").is_some();
@@ -192,7 +189,7 @@ fn resume(
     keeper: Option<Arc<Keeper>>,
 ) -> Result<Prepared> {
     let number = server.note.as_str().unwrap_or_default().to_owned();
-    let (Some(lock), Some(socket)) = (server.take("claim"), server.take("control")) else {
+    let (Some(lock), Some(socket)) = (server.take("claim"), server.take(CONTROL)) else {
         let text = format!("{SERVER_KEY}: kept without its files");
         return Err(Error::new(ErrorKind::InvalidInput, text));
     };

@@ -66,8 +66,7 @@ fn one(owner: &Owner, names: &str, program: &File) -> Result<String> {
         .map_err(|error| Failure::Failed(format!("upgrade {names}: {error}")))?;
     let pause_ms = pause_ns as f64 / 1e6;
     Ok(format!(
-        "{names}: served by {} {} now; nobody served for {pause_ms:.0} ms.\n",
-        env!("CARGO_PKG_NAME").trim_end_matches("-cli"),
+        "{names}: served by uzram {} now; nobody served for {pause_ms:.0} ms.\n",
         env!("CARGO_PKG_VERSION")
     ))
 }

@@ -84,6 +84,37 @@ impl Drop for Holder {
     }
 }
 
+/// Each server of the disk `d` crashes, until none follows.
+#[track_caller]
+fn crash_until_nobody_serves(home: &Home) {
+    for _ in 1..CRASHES_MAX {
+        end_by(home, "d", "ABRT");
+    }
+    send(server_of(home, "d"), "ABRT");
+    eventually("nobody serves", || {
+        home.run(&["stat", "d"])
+            .stderr
+            .contains("its servers failed")
+    });
+}
+
+/// As many servers as were killed had a successor, and no page of `d` was lost. How the last one ended.
+#[track_caller]
+fn followed(home: &Home, kills: u64) -> Value {
+    let now = told(home, "d");
+    assert_eq!(
+        (&now["take_overs"], &now["lost_pages"]),
+        (&kills.into(), &0.into())
+    );
+    now["last_end"].clone()
+}
+
+#[track_caller]
+fn ends_cleanly(home: &Home, served: &mut Holder) {
+    served.ends();
+    assert_eq!(home.files(), [""; 0], "left behind");
+}
+
 /// A server with a holder, and its disk `d`.
 fn survivor(home: &Home, more: &[&str]) -> Holder {
     let usual = ["--survive", "--size", "64M", "--name", "d"];
@@ -145,8 +176,7 @@ fn what_was_written_is_there_after_each_kill_and_nothing_is_left_at_the_end() {
         let is_told = how.contains("killed by signal 9 (KILL); nobody served for ");
         assert!(is_told && how.ends_with(" ms"), "{how}");
     }
-    served.ends();
-    assert_eq!(home.files(), [""; 0], "left behind");
+    ends_cleanly(&home, &mut served);
     let said = served.stderr();
     assert_eq!(said.matches("killed by signal 9").count(), 3, "{said}");
 }
@@ -206,8 +236,7 @@ fn a_successor_has_what_the_last_server_had() {
     assert_eq!(names.as_array().unwrap().len(), 2, "{names}");
     // A name that was given back is free, and those that are not are taken while nobody serves.
     add(&["--size", "1M", "--name", "gone"]);
-    served.ends();
-    assert_eq!(home.files(), [""; 0], "left behind");
+    ends_cleanly(&home, &mut served);
 }
 
 /// A page's number in an area, and how often it was written.
@@ -296,13 +325,8 @@ fn kills_under_load(kills: u64, options: &[&str]) {
         assert!(done.iter().all(|done| *done > kills), "{done:?}");
         println!("{options:?}: {kills} kills, {done:?} requests answered");
     });
-    let now = told(&home, "d");
-    assert_eq!(
-        (&now["take_overs"], &now["lost_pages"]),
-        (&kills.into(), &0.into())
-    );
-    served.ends();
-    assert_eq!(home.files(), [""; 0], "left behind");
+    followed(&home, kills);
+    ends_cleanly(&home, &mut served);
 }
 
 #[test]
@@ -327,15 +351,7 @@ fn servers_that_crash_in_a_row_are_not_followed_and_their_disks_can_be_got_at() 
     let image = image.to_str().unwrap();
     home.run(&["survive", "export", "d", image])
         .refused(1, "it is served");
-    for _ in 1..CRASHES_MAX {
-        end_by(&home, "d", "ABRT");
-    }
-    send(server_of(&home, "d"), "ABRT");
-    eventually("nobody serves", || {
-        home.run(&["stat", "d"])
-            .stderr
-            .contains("its servers failed")
-    });
+    crash_until_nobody_serves(&home);
     assert!(
         served.child.try_wait().unwrap().is_none(),
         "the holder is gone"
@@ -362,15 +378,7 @@ fn servers_that_crash_in_a_row_are_not_followed_and_their_disks_can_be_got_at() 
         client(&home, "d").read(8 * MIB, MIB as u32).unwrap(),
         noise(7, MIB as usize)
     );
-    for _ in 1..CRASHES_MAX {
-        end_by(&home, "d", "ABRT");
-    }
-    send(server_of(&home, "d"), "ABRT");
-    eventually("nobody serves", || {
-        home.run(&["stat", "d"])
-            .stderr
-            .contains("its servers failed")
-    });
+    crash_until_nobody_serves(&home);
     for name in ["d", "e"] {
         let ran = home.run(&["down", name]);
         assert_eq!(ran.status, 0, "{ran:?}");
@@ -440,8 +448,7 @@ fn an_upgrade_keeps_the_disks_and_a_program_that_does_not_serve_changes_nothing(
         client(&home, "d").read(0, MIB as u32).unwrap(),
         noise(1, MIB as usize)
     );
-    served.ends();
-    assert_eq!(home.files(), [""; 0], "left behind");
+    ends_cleanly(&home, &mut served);
 
     let mut plain = home.serve(&["--size", "1M", "--name", "p"]);
     home.run(&["upgrade", "p"]).refused(1, "--survive");
@@ -521,8 +528,7 @@ fn a_damaged_disk_is_kept_and_the_others_are_served() {
         client(&home, "d").read(3 * 4096, 4096).unwrap(),
         noise(9, 4096)
     );
-    served.ends();
-    assert_eq!(home.files(), [""; 0], "left behind");
+    ends_cleanly(&home, &mut served);
     let said = served.stderr();
     assert!(
         said.contains("d: not taken over, and kept as it is"),
@@ -579,13 +585,15 @@ fn a_server_out_of_descriptors_refuses_what_could_not_be_kept() {
     assert!(refused.is_some_and(|number| number > 0), "{refused:?}");
     end_by(&home, "d", "KILL");
     assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
-    served.ends();
-    assert_eq!(home.files(), [""; 0], "left behind");
+    ends_cleanly(&home, &mut served);
 }
 
 /// A client of its own making would prove little: QEMU's connects again and repeats what was not answered.
 #[test]
 fn qemus_client_connects_again() {
+    if !is_here("qemu-img") {
+        return;
+    }
     let home = Home::new();
     let mut served = survivor(&home, &["--checksum"]);
     let socket = home.state().join("d.nbd");
@@ -608,9 +616,7 @@ fn qemus_client_connects_again() {
         "4096",
     ]);
     load.args(["-S", "4096", "-t", "none", "--image-opts", &image]);
-    let Ok(mut load) = load.stdout(Stdio::null()).spawn() else {
-        return println!("skipped: no qemu-img");
-    };
+    let mut load = load.stdout(Stdio::null()).spawn().unwrap();
     let mut kills = 0;
     let status = loop {
         if let Some(status) = load.try_wait().unwrap() {
@@ -723,14 +729,9 @@ fn files_and_block_devices_lose_nothing_by_kills_under_fio() {
         fio.arg(format!("--filename={}", path.display()));
         let kills = kills_while(&mut fio, &home);
         assert!(kills >= self::kills() / 2, "{kills} kills");
-        let now = told(&home, "d");
-        println!("{attach}: {kills} kills, {}", now["last_end"]);
-        assert_eq!(
-            (&now["take_overs"], &now["lost_pages"]),
-            (&kills.into(), &0.into())
-        );
-        served.ends();
-        assert_eq!(home.files(), [""; 0], "left behind");
+        let last = followed(&home, kills);
+        println!("{attach}: {kills} kills, {last}");
+        ends_cleanly(&home, &mut served);
     }
 }
 
@@ -786,6 +787,5 @@ fn a_file_system_is_whole_after_kills() {
     }
     run("umount", &[shown]);
     println!("{written} files, {}", told(&home, "d")["last_end"]);
-    served.ends();
-    assert_eq!(home.files(), [""; 0], "left behind");
+    ends_cleanly(&home, &mut served);
 }

@@ -74,8 +74,7 @@ impl Mount {
         check(name, options)?;
         let gate = Arc::new(Gate::default());
         let disk = Disk::new(device, name, Arc::clone(&gate));
-        let slots = worker::slots(&disk, options.threads).map_err(no_memory)?;
-        let slots = Slot::all(slots);
+        let slots = worker::slots(&disk, options.threads)?;
         let kept = Arc::clone(slots[0].of());
         let to = To {
             source: &format!("uzram:{name}"),
@@ -97,10 +96,9 @@ impl Mount {
     /// # Errors
     /// [`ErrorKind::Io`] if no more descriptors may be had.
     pub fn remains(&self) -> Result<MountRemains> {
-        let failed = |error| Error::new(ErrorKind::Io, "descriptors of a mount").with_source(error);
         Ok(MountRemains {
-            device: self.device.try_clone().map_err(failed)?,
-            requests: self.kept.file().map_err(failed)?,
+            device: self.device.try_clone().map_err(no_descriptor)?,
+            requests: self.kept.file().map_err(no_descriptor)?,
         })
     }
 
@@ -129,8 +127,7 @@ impl Mount {
         let kept = Arc::clone(slots[0].of());
         let gate = Arc::new(Gate::of(kept.opens()));
         let disk = Disk::new(device, name, Arc::clone(&gate));
-        let another = remains.device.try_clone();
-        let another = another.map_err(no_memory)?;
+        let another = remains.device.try_clone().map_err(no_descriptor)?;
         let mounted = Mounted::resume(Arc::new(disk), directory, remains.device, slots)?;
         Ok(Mount {
             path: directory.join(name),
@@ -206,8 +203,8 @@ impl Mount {
     }
 }
 
-fn no_memory(error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, "buffers of a mount").with_source(error)
+fn no_descriptor(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, "descriptors of a mount").with_source(error)
 }
 
 fn check(name: &str, options: Options) -> Result<()> {

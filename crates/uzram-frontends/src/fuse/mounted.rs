@@ -69,8 +69,8 @@ impl Unserved {
     /// # Errors
     /// [`ErrorKind::Io`] if the system gives no thread.
     pub fn serve(self, served: Arc<dyn Serve>, threads: usize, keeper: Keeper) -> Result<Mounted> {
-        let slots = worker::slots(&*served, threads).map(Slot::all);
-        let workers = slots.and_then(|slots| worker::start(served, self.device, slots));
+        let slots = worker::slots(&*served, threads)?;
+        let workers = worker::start(served, self.device, slots);
         Ok(Mounted {
             workers: Some(workers.map_err(|error| refused(&self.directory, error))?),
             directory: self.directory,
@@ -317,7 +317,7 @@ mod tests {
             directory: directory.path(),
             is_for_all: false,
         };
-        let slots = Slot::all(worker::slots(&disk, 2).unwrap());
+        let slots = worker::slots(&disk, 2).unwrap();
         let workers = match start(Arc::new(disk), &to, slots, false) {
             Ok((workers, _)) => workers,
             Err(error) => return eprintln!("left out: fusermount3 cannot mount here ({error})"),
@@ -358,7 +358,7 @@ mod tests {
             directory: "/nowhere".as_ref(),
             is_for_all: false,
         };
-        let slots = Slot::all(worker::slots(&disk, 1).unwrap());
+        let slots = worker::slots(&disk, 1).unwrap();
         let error = start(Arc::new(disk), &to, slots, false).unwrap_err();
         // Or that the program is not there.
         assert!(error.to_string().contains("No such file"), "{error}");

@@ -13,13 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
-use uzram::{Error, ErrorKind, Result};
+use uzram::Result;
 
 use super::BACKGROUND_MAX;
 use super::keeper::Keeper;
 use super::mounted::{Mounted, To, Unserved};
 use super::serve::Serve;
-use super::slots::Slot;
 use super::wire::{Attributes, Entries, Limits, Message, Reply, Request};
 use super::worker;
 
@@ -105,9 +104,8 @@ impl TreeMount {
     /// [`uzram::ErrorKind::Io`] with the remedy if the system refuses. Nothing is left behind.
     pub fn new(files: Arc<dyn Files>, directory: &Path) -> Result<TreeMount> {
         let tree = Tree::new(files);
-        let slots = worker::slots(&tree, THREADS)
-            .map_err(|error| Error::new(ErrorKind::Io, "buffers of a mount").with_source(error))?;
-        let (mounted, _) = Mounted::new(Arc::new(tree), &to(directory), Slot::all(slots))?;
+        let slots = worker::slots(&tree, THREADS)?;
+        let (mounted, _) = Mounted::new(Arc::new(tree), &to(directory), slots)?;
         let directory = directory.to_owned();
         Ok(TreeMount { directory, mounted })
     }

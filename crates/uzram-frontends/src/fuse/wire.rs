@@ -160,6 +160,16 @@ impl<'a> Message<'a> {
     }
 }
 
+/// The number by which the file is open more often once `message` is carried out.
+pub(super) fn opens(message: &[u8]) -> i64 {
+    match message.get(4..8) {
+        // OPEN and RELEASE.
+        Some([14, 0, 0, 0]) => 1,
+        Some([18, 0, 0, 0]) => -1,
+        _ => 0,
+    }
+}
+
 impl<'a> Request<'a> {
     fn parse(opcode: u32, body: &'a [u8]) -> Option<Request<'a>> {
         let mut fields = Fields(body);

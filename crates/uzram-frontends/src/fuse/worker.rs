@@ -17,10 +17,11 @@ use std::time::Instant;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
+use uzram::{Error, ErrorKind, Result};
 
 use super::serve::Serve;
 use super::slots::{Left, Slot, Slots, State};
-use super::wire::{MESSAGE_BYTES_MIN, Reply};
+use super::wire::{self, MESSAGE_BYTES_MIN, Reply};
 use crate::patience::Patience;
 
 /// Serves `served` with this many threads until its file system is gone.
@@ -45,9 +46,12 @@ pub(super) fn start(
 /// A slot for each of so many workers of `served`.
 ///
 /// # Errors
-/// If the system gives no memory.
-pub(super) fn slots(served: &dyn Serve, threads: usize) -> io::Result<Slots> {
-    Slots::new(threads, buffer_bytes(served.request_bytes_max()))
+/// [`ErrorKind::Io`] if the system gives no memory.
+pub(super) fn slots(served: &dyn Serve, threads: usize) -> Result<Vec<Slot>> {
+    let slots = Slots::new(threads, buffer_bytes(served.request_bytes_max()));
+    slots
+        .map(Slot::all)
+        .map_err(|error| Error::new(ErrorKind::Io, "buffers of a mount").with_source(error))
 }
 
 /// The largest message is a write: its header is in the second part.
@@ -157,7 +161,7 @@ fn carry_out(
     buffer: &mut [u8],
     message_bytes: usize,
 ) -> Look {
-    let opens = opens_or_closes(buffer);
+    let opens = wire::opens(buffer);
     let Some(reply) = served.answer(buffer, message_bytes) else {
         state.empty();
         return Look::Served;
@@ -169,15 +173,6 @@ fn carry_out(
     let sent = send(device, &reply);
     state.empty();
     sent
-}
-
-/// The change to the count of opens that the message in `buffer` is for: FUSE_OPEN and FUSE_RELEASE.
-fn opens_or_closes(buffer: &[u8]) -> i64 {
-    match buffer.get(4..8) {
-        Some([14, 0, 0, 0]) => 1,
-        Some([18, 0, 0, 0]) => -1,
-        _ => 0,
-    }
 }
 
 fn send(device: &OwnedFd, reply: &Reply<'_>) -> Look {
@@ -216,7 +211,7 @@ mod tests {
     #[test]
     fn what_was_carried_out_is_answered_and_not_carried_out_again() {
         let served = Counting::default();
-        let mut slots = Slot::all(slots(&served, 4).unwrap());
+        let mut slots = slots(&served, 4).unwrap();
         let begin = |slot: &mut Slot| {
             let (state, buffer) = slot.parts();
             buffer[..6].copy_from_slice(b"\x06\0\0\0 m");

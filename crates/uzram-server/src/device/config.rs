@@ -154,8 +154,8 @@ impl DeviceConfig {
             .unwrap_or_else(|| default_unit(self.for_swap, system_page::unit()))
     }
 
-    /// Makes the store, with `outliving` in files that can outlive this process; the codecs, the first one and then those of [`DeviceConfig::secondaries`], may be
-    /// shared with other devices.
+    /// Makes the store, with `outliving` in files that can outlive this process. The codecs, the first one and
+    /// then those of [`DeviceConfig::secondaries`], may be shared with other devices.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a size outside the address space, [`ErrorKind::UnknownName`]

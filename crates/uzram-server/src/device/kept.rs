@@ -24,6 +24,11 @@ pub(crate) fn key(name: &str) -> String {
     format!("device/{name}")
 }
 
+/// That of its name.
+pub(crate) fn claim_key(name: &str) -> String {
+    format!("claim/{name}")
+}
+
 /// The store's files among those of a device that was kept; none if it had no store.
 pub(crate) fn remains(kept: &mut Kept) -> Option<Remains> {
     Some(Remains {
@@ -70,6 +75,6 @@ pub(super) fn named(remains: Remains) -> Vec<(&'static str, OwnedFd)> {
 pub(crate) fn forget(keeper: &Option<Arc<Keeper>>, name: &str) {
     if let Some(keeper) = keeper {
         keeper.forget(key(name));
-        keeper.forget(format!("claim/{name}"));
+        keeper.forget(claim_key(name));
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use uzram::ErrorKind;
 
 use super::{Codec, DeviceConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options;
+use crate::survive::Kept;
 
 /// A device, for the server that takes it over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,17 @@ impl Note {
             secondaries: config.secondaries.each_ref().map(codec),
             is_read_only: false,
             places: Vec::new(),
+        })
+    }
+
+    /// That of a device that was kept.
+    ///
+    /// # Errors
+    /// For one that is malformed, as a holder may have passed on what a server made up.
+    pub(crate) fn read(kept: &Kept) -> Result<Note> {
+        serde_json::from_value(kept.note.clone()).map_err(|error| {
+            let text = format!("{}: what was kept of it is malformed", kept.key);
+            Error::new(ErrorKind::InvalidInput, text).with_source(error)
         })
     }
 

@@ -61,12 +61,7 @@ fn is_refusal(error: &Error) -> bool {
     cause.is_some_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// The key of the name of a device among what is kept.
-fn claim_key(claim: &Claim) -> String {
-    format!("claim/{}", claim.name())
-}
-
-/// That of the socket of a place.
+/// The key of the socket of a place among what is kept.
 pub(super) fn place_key(place: &Place) -> String {
     format!("place/{}", place.endpoint())
 }
@@ -111,7 +106,11 @@ impl Changing {
         backing: Option<Backing>,
     ) -> Result<Device> {
         if let Some(keeper) = &self.keeper {
-            keeper.keep(claim_key(claim), Value::Null, &[("claim", claim.lock()?)]);
+            keeper.keep(
+                device::claim_key(claim.name()),
+                Value::Null,
+                &[("claim", claim.lock()?)],
+            );
         }
         let places = match config.attach {
             Attach::Nbd => self.places_for(claim.name(), config.endpoint.as_ref())?,
@@ -175,10 +174,7 @@ impl Changing {
     /// Makes the device that a dead server left. After an error everything is as it was left.
     pub(super) fn resume(&mut self, mut left: Kept) -> Result<(Device, Claim)> {
         let name = left.name_of("device").unwrap_or_default().to_owned();
-        let note: Note = serde_json::from_value(left.note.clone()).map_err(|error| {
-            let text = format!("{name}: what was kept of it is malformed");
-            Error::new(ErrorKind::InvalidInput, text).with_source(error)
-        })?;
+        let note = Note::read(&left)?;
         let config = note.config()?;
         let remains = device::remains(&mut left);
         let has_data = remains.is_some() || config.kind.has_file();

@@ -324,35 +324,26 @@ impl Registry {
 
     /// Refuses changes from now on, answers requests under way for at most `drain` and hangs up.
     pub(crate) fn end(&self, drain: Duration) {
-        let mut changing = self.lock();
-        changing.phase = Phase::Ending;
-        let places = changing.living_places();
-        drop(changing);
+        let places = self.refuse_changes();
         for device in self.devices().iter() {
-            device.hurry();
             device.end_guests();
         }
-        // All at once: a client of one place that takes its time costs the others none.
-        thread::scope(|scope| {
-            for place in &places {
-                let end = || place.end(drain);
-                if thread::Builder::new().spawn_scoped(scope, end).is_err() {
-                    place.end(Duration::ZERO);
-                }
-            }
-        });
+        at_once(&places, drain, Place::end);
     }
 
     /// As [`Registry::end`], but leaves sockets, and all that is outside of this process, to whoever takes them over.
     pub(crate) fn leave(&self, drain: Duration) {
+        at_once(&self.refuse_changes(), drain, Place::leave);
+    }
+
+    /// Refuses changes from now on, and stops long work. Returns the places that are left.
+    fn refuse_changes(&self) -> Vec<Arc<Place>> {
         let mut changing = self.lock();
         changing.phase = Phase::Ending;
         let places = changing.living_places();
         drop(changing);
-        for device in self.devices().iter() {
-            device.hurry();
-        }
-        places.iter().for_each(|place| place.leave(drain));
+        self.devices().iter().for_each(|device| device.hurry());
+        places
     }
 
     /// The way to the process that keeps what this one has.
@@ -387,6 +378,18 @@ impl Registry {
 /// The number in the name of a device that was given none.
 fn number_in(name: &str) -> Option<u64> {
     name.strip_prefix(NUMBERED)?.parse().ok()
+}
+
+/// Ends all places at once: a client of one that takes its time costs the others none.
+fn at_once(places: &[Arc<Place>], drain: Duration, end: fn(&Place, Duration)) {
+    thread::scope(|scope| {
+        for place in places {
+            let ended = thread::Builder::new().spawn_scoped(scope, || end(place, drain));
+            if ended.is_err() {
+                end(place, Duration::ZERO);
+            }
+        }
+    });
 }
 
 fn no_file(kept: &Kept) -> Error {

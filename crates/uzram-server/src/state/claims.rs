@@ -188,14 +188,6 @@ impl Claim {
         std::mem::forget(self);
     }
 
-    /// Writes the owner for other programs, of a name that was taken over.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Io`].
-    pub(crate) fn publish_again(&mut self, owner: &Owner) -> Result<()> {
-        self.write(owner)
-    }
-
     /// Writes the owner for other programs.
     ///
     /// # Errors
@@ -205,10 +197,14 @@ impl Claim {
             // Of an earlier disk of this name.
             let _ = fs::remove_file(self.dir.use_note(&self.name));
         }
-        self.write(owner)
+        self.publish_again(owner)
     }
 
-    fn write(&mut self, owner: &Owner) -> Result<()> {
+    /// The same of a name that was taken over, whose disk is the one of before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn publish_again(&mut self, owner: &Owner) -> Result<()> {
         let text = serde_json::to_string(owner)
             .map_err(|e| Error::new(ErrorKind::Io, "state file").with_source(e))?;
         let written = self

@@ -108,11 +108,7 @@ pub(super) fn kept_of(socket: &Path, name: &str) -> Result<Kept> {
                 files: kinds,
             },
             files,
-        ) => Ok(Kept {
-            key,
-            note,
-            files: kinds.into_iter().zip(files).collect(),
-        }),
+        ) => Ok(Kept::received(key, note, kinds, files)),
         other => Err(refusal(other)),
     }
 }

@@ -16,10 +16,7 @@ use crate::error::{Error, Result};
 /// [`StoreBuilder::recover`](uzram::StoreBuilder::recover).
 pub fn left_store(socket: &Path, name: &str) -> Result<(Store, Recovery)> {
     let mut kept = kept_of(socket, name)?;
-    let note: Note = serde_json::from_value(kept.note.clone()).map_err(|error| {
-        let text = format!("{name}: what was kept of it is malformed");
-        Error::new(ErrorKind::InvalidInput, text).with_source(error)
-    })?;
+    let note = Note::read(&kept)?;
     let remains = device::remains(&mut kept).ok_or_else(|| {
         let text = format!("{name}: it has no pages: its data is in a file, or it had no size");
         Error::new(ErrorKind::Unsupported, text)

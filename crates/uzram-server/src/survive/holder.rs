@@ -21,7 +21,7 @@ use rustix::process::Signal;
 use uzram::REMAINS_FORMAT;
 
 use super::commands::Commands;
-use super::kept::{Kept, Table};
+use super::kept::{CONTROL, Kept, SERVER_KEY, Table};
 use super::message::{Begin, Death, Message, now_ns, receive, send};
 use super::program::Program;
 use super::running::{Running, in_words};
@@ -252,8 +252,7 @@ impl Holder {
                 note,
                 files: kinds,
             } => {
-                let files = kinds.into_iter().zip(files).collect();
-                if let Err(why) = self.kept.keep(Kept { key, note, files }) {
+                if let Err(why) = self.kept.keep(Kept::received(key, note, kinds, files)) {
                     log::error!("not kept: {why}");
                 }
             }
@@ -475,7 +474,7 @@ impl Holder {
             return refuse(asker, why);
         }
         self.kept.forget(&device::key(name));
-        self.kept.forget(&format!("claim/{name}"));
+        self.kept.forget(&device::claim_key(name));
         remove_left(&self.state, name);
         reply(
             asker,
@@ -503,10 +502,10 @@ impl Holder {
 
     /// The control socket, which somebody has to answer.
     fn control(&self) -> Option<&OwnedFd> {
-        let server = self.kept.find("server")?;
+        let server = self.kept.find(SERVER_KEY)?;
         let mut files = server.files.iter();
         files
-            .find(|(what, _)| what == "control")
+            .find(|(what, _)| what == CONTROL)
             .map(|(_, file)| file)
     }
 
@@ -528,7 +527,7 @@ impl Holder {
             .iter()
             .filter_map(|kept| kept.name_of("claim").map(str::to_owned))
             .collect();
-        let server = self.kept.find("server");
+        let server = self.kept.find(SERVER_KEY);
         let number = server.and_then(|kept| kept.note.as_str().map(str::to_owned));
         let state = self.state.clone();
         drop(self);

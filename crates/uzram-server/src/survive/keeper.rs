@@ -54,11 +54,7 @@ impl Keeper {
                         files: kinds,
                     },
                     files,
-                )) => kept.push(Kept {
-                    key,
-                    note,
-                    files: kinds.into_iter().zip(files).collect(),
-                }),
+                )) => kept.push(Kept::received(key, note, kinds, files)),
                 Some((Message::Begin(begin), _)) => break begin,
                 Some((other, _)) => {
                     let text = format!("holder: {other:?} at the start");

@@ -19,7 +19,22 @@ pub(crate) struct Kept {
     pub(crate) files: Vec<(String, OwnedFd)>,
 }
 
+/// The key of what a server itself has, and its control socket among the files.
+pub(crate) const SERVER_KEY: &str = "server";
+pub(crate) const CONTROL: &str = "control";
+
 impl Kept {
+    /// The content of a [`Message::Keep`] that came with `files`, one for each of `kinds`.
+    pub(super) fn received(
+        key: String,
+        note: Value,
+        kinds: Vec<String>,
+        files: Vec<OwnedFd>,
+    ) -> Kept {
+        let files = kinds.into_iter().zip(files).collect();
+        Kept { key, note, files }
+    }
+
     /// Takes the file of this kind out.
     pub(crate) fn take(&mut self, what: &str) -> Option<OwnedFd> {
         let at = self.files.iter().position(|(kind, _)| kind == what)?;

@@ -52,5 +52,5 @@ pub use commands::{holder_at, let_go, upgrade};
 pub use export::left_store;
 pub use holder::{END, Holder, RELOAD};
 pub use keeper::{Joined, Keeper};
-pub(crate) use kept::Kept;
+pub(crate) use kept::{CONTROL, Kept, SERVER_KEY};
 pub use message::{Begin, Death};

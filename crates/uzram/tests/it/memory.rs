@@ -24,8 +24,11 @@ const VAST_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Memory that the system may count late or beside the pages: per-CPU batches, page tables, contexts.
 pub fn slack_bytes() -> u64 {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    (1 << 20) + cpus * (256 << 10)
+    (1 << 20) + cpus() * (256 << 10)
+}
+
+fn cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, usize::from) as u64
 }
 
 #[test]
@@ -498,7 +501,6 @@ fn blocks() {
     const HEAP_MAX: u64 = 2 << 20;
     /// Lines of kept places stay. How many depends on which CPUs the scenario ran on.
     const LINES_MAX_PER_CPU: u64 = 16 << 10;
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let page = noise(1, 4096);
     for pool in uzram::pools() {
         let builder = Store::builder().size(1 << 30).pool(pool);
@@ -517,7 +519,7 @@ fn blocks() {
                 kib[0], kib[1], kib[2]
             );
             assert!(many > 512 << 10, "{pool}: {many}");
-            let said_max = SAID_MAX + cpus.min(8) * LINES_MAX_PER_CPU;
+            let said_max = SAID_MAX + cpus().min(8) * LINES_MAX_PER_CPU;
             assert!(said <= said_max, "{pool}: {said} stay");
             let heap_max = match pool {
                 "bestfit" | "zsmalloc" => HEAP_MAX,

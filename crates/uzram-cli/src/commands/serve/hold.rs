@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use rustix::process::Signal;
 use uzram_server::service::inherited_sockets;
 use uzram_server::survive::{END, Holder, Joined, Keeper, RELOAD};
 
@@ -23,12 +22,6 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     if args.tree.is_some() {
         let text = "--survive: not together with --tree, whose files go with their server; leave one of them out";
         return Err(Failure::Usage(text.into()));
-    }
-    if args.end_with_parent {
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
-    }
-    if args.own_session {
-        let _ = rustix::process::setsid();
     }
     let signals = stream(Signals::catch(args.config.is_some())?)?;
     let inherited = inherited_sockets()?.into_iter();

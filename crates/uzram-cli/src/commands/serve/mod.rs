@@ -47,10 +47,6 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     if args.fork || args.run.is_some() {
         return in_background(state, args);
     }
-    if args.survive && !args.held {
-        logger::start(plan.log_level);
-        return hold::run(state, args);
-    }
     if args.end_with_parent {
         // Where it is refused, only a parent that is killed leaves a server behind.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
@@ -59,6 +55,9 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     if args.own_session {
         // Refused to the leader of a process group, which has no terminal's signals to fear.
         let _ = rustix::process::setsid();
+    }
+    if args.survive && !args.held {
+        return hold::run(state, args);
     }
     let mut signals = Signals::catch(plan.config.is_some())?;
     let notifier = notifier();
