@@ -152,8 +152,8 @@ impl StoreBuilder {
 
     /// Whether the store's memory lies in files of memory, which [`Store::remains`] hands out and
     /// [`StoreBuilder::recover`] opens after the process that made the store is gone. Only the process that has the store
-    /// uses them meanwhile. Such a store has no spare and no backing file, and takes memory in small pages, of which
-    /// [`Store::maintain`] makes huge ones. Default: no.
+    /// uses them meanwhile. Such a store has no backing file, and takes memory in small pages, of which [`Store::maintain`]
+    /// makes huge ones; with a [`spare`](StoreBuilder::spare), it does so before writers use them. Default: no.
     ///
     /// [`Store::remains`]: crate::Store::remains
     /// [`Store::maintain`]: crate::Store::maintain
@@ -229,18 +229,11 @@ impl StoreBuilder {
 
 impl StoreBuilder {
     fn check_outliving(&self) -> Result<()> {
-        let (has_file, has_spare) = (self.backing_file.is_some(), self.spare_bytes > 0);
-        let text = match (self.outliving, has_file, has_spare) {
-            (true, true, _) => {
-                "a store with a backing file does not outlive its process: where pages are in the file is known to that \
-                 process alone; leave one of the two out"
-            }
-            (true, false, true) => {
-                "a store with a spare does not outlive its process: a spare is of huge pages, which files of memory lack; \
-                 leave one of the two out"
-            }
-            _ => return Ok(()),
-        };
+        if !self.outliving || self.backing_file.is_none() {
+            return Ok(());
+        }
+        let text = "a store with a backing file does not outlive its process: where pages are in the file is known to that \
+                    process alone; leave one of the two out";
         Err(Error::new(ErrorKind::InvalidInput, text))
     }
 }
@@ -252,6 +245,7 @@ impl StoreConfig {
             disksize_bytes: self.disksize_bytes,
             limit_bytes: self.mem_limit_bytes,
             backing: self.backing,
+            spare_bytes: self.spare_bytes,
         }
     }
 }

@@ -209,7 +209,7 @@ impl Region {
         self
     }
 
-    /// Bytes that are in memory, of private memory.
+    /// Bytes that are mapped: of private memory all that is there.
     #[cfg(test)]
     pub(crate) fn resident_bytes(&self) -> usize {
         use std::os::unix::fs::FileExt;
@@ -246,7 +246,8 @@ impl Region {
         collapsed == 0
     }
 
-    /// Makes the pages of `range` resident, as huge pages where possible.
+    /// Makes the pages of `range`, of which none is, resident as huge pages where possible. Those of a file come small and
+    /// are then copied into a huge one, which takes milliseconds.
     ///
     /// # Errors
     /// [`ErrorKind::NoMemory`]; some of the range may be resident then.
@@ -255,7 +256,24 @@ impl Region {
         let populated = self.populate(range.clone());
         // Pages that are huge by now stay so.
         self.advise_size(&range, Advice::LinuxNoHugepage);
+        if populated.is_ok() && self.file.is_some() {
+            self.collapse(range);
+        }
         populated
+    }
+
+    /// Maps all pages that the region's file has, so that a mapping that locks its pages has them locked. Nobody else may
+    /// change the file meanwhile: pages that left it would come back as zeroes.
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn map_present(&self) {
+        let mut next = 0;
+        while let Some(data) = self.next_data(next) {
+            next = data.end;
+            let (at, length) = self.span(&data);
+            // SAFETY: `span` checked that the range lies in this region; mapping pages changes no content. Before Linux 5.14
+            // they are mapped as they are used.
+            let _ = unsafe { rustix::mm::madvise(at, length, Advice::LinuxPopulateWrite) };
+        }
     }
 
     /// Makes the pages of `range` resident.

@@ -112,9 +112,12 @@ enum Step {
 impl Arena {
     pub(crate) fn new(config: &PoolConfig, region: Region, runs: Runs) -> Arena {
         let is_large = config.disksize_bytes >= HUGE_FROM_BYTES;
+        let spare_spans = config.spare_bytes.div_ceil(HUGE_PAGE_BYTES as u64);
+        let spare_spans = usize::try_from(spare_spans).unwrap_or(usize::MAX);
+        let spare_spans_min = spare_spans.min(region.length_bytes() / HUGE_PAGE_BYTES);
         let arena = Arena {
             runs,
-            huge: is_large && region.takes_huge_pages(),
+            huge: is_large && (region.takes_huge_pages() || config.spare_bytes > 0),
             collapses: is_large && !region.takes_huge_pages(),
             region,
             over_limit: AtomicBool::new(false),
@@ -126,7 +129,7 @@ impl Arena {
                 used_max_pages: 0,
                 resident_pages: 0,
                 free_spans: 0,
-                spare_spans_min: 0,
+                spare_spans_min,
                 limit_pages: usize::MAX,
             }),
         };
@@ -232,9 +235,10 @@ impl Arena {
     /// Moves the spare one span towards its size, up or down, or makes a huge page of a file's small ones. True if more is
     /// left to do.
     pub(crate) fn maintain(&self) -> bool {
-        if self.collapses {
-            return self.collapse_one();
-        }
+        (self.huge && self.move_spare()) || (self.collapses && self.collapse_one())
+    }
+
+    fn move_spare(&self) -> bool {
         let mut state = self.state.lock();
         let wanted = state.spare_spans();
         if state.free_spans > wanted {
@@ -260,12 +264,10 @@ impl Arena {
         }
     }
 
-    /// Keeps at least `bytes` of spare from now on, whatever is used, as far as a limit allows.
-    /// False if this arena takes no huge pages and so has no spare.
-    pub(crate) fn set_spare(&self, bytes: u64) -> bool {
-        let spans = usize::try_from(bytes.div_ceil(HUGE_PAGE_BYTES as u64)).unwrap_or(usize::MAX);
-        self.state.lock().spare_spans_min = spans.min(self.pages() / SPAN_PAGES);
-        self.huge
+    /// Whether the spare has a least size, whatever is used, as far as a limit allows. An arena that takes no huge pages
+    /// has none.
+    pub(crate) fn keeps_spare(&self) -> bool {
+        self.huge && self.state.lock().spare_spans_min > 0
     }
 
     /// Gives everything outside of runs back to the system, the spare included.
@@ -357,9 +359,11 @@ impl Arena {
 
     fn may_claim_huge(&self, state: &State) -> bool {
         let limit_bytes = state.limit_pages.saturating_mul(PAGE_BYTES) as u64;
+        // A file's huge page is a copy.
+        let copied_pages = if self.collapses { SPAN_PAGES } else { 0 };
         self.huge
             && limit_bytes >= HUGE_FROM_BYTES
-            && state.resident_pages + SPAN_PAGES <= state.limit_pages
+            && state.resident_pages + SPAN_PAGES + copied_pages <= state.limit_pages
     }
 
     fn plan(&self, state: &mut State, length: usize) -> Result<Step> {

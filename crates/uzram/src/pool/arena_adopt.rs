@@ -3,7 +3,7 @@
 #[cfg(not(uzram_shuttle))]
 use std::os::fd::OwnedFd;
 
-use super::{Arena, Bits, Mode, SPAN_PAGES, Span};
+use super::{Arena, Bits, HUGE_PAGE_BYTES, Mode, RUN_PAGES_MAX, SPAN_PAGES, Span, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -48,11 +48,23 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives everything that was not adopted back to the system.
-    pub(crate) fn adopted(&self) {
+    /// Gives everything that was not adopted back to the system, but for whole spans where the predecessor had a spare:
+    /// what is free of them is the spare, or would soon be.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`].
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn adopted(&self) -> Result<()> {
         let mut state = self.state.lock();
+        if self.huge {
+            self.adopt_whole_spans(&mut state)?;
+        }
         let mut kept = 0;
         for (index, span) in state.spans.iter_mut().enumerate() {
+            if span.mode == Mode::Huge {
+                kept += SPAN_PAGES;
+                continue;
+            }
             // A page of the system that a block has a part of stays whole.
             span.populated = Bits::below(SPAN_PAGES);
             let gone = span.whole_free(0..SPAN_PAGES, self.grain());
@@ -66,5 +78,36 @@ impl Arena {
         state.resident_pages = kept;
         let end = state.spans.len() * SPAN_PAGES;
         self.region.release(self.bytes_of(end..self.pages()));
+        if self.huge {
+            // What is swapped to must not be swapped out itself, nor wait for memory.
+            self.region.map_present();
+        }
+        Ok(())
+    }
+
+    /// Bytes that this process has mapped.
+    #[cfg(all(test, not(uzram_shuttle)))]
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        self.region.resident_bytes()
+    }
+
+    /// Takes the spans over whose pages are all there.
+    #[cfg(not(uzram_shuttle))]
+    fn adopt_whole_spans(&self, state: &mut State) -> Result<()> {
+        let mut next = 0;
+        while let Some(data) = self.region.next_data(next) {
+            next = data.end;
+            for index in data.start.div_ceil(HUGE_PAGE_BYTES)..data.end / HUGE_PAGE_BYTES {
+                while state.spans.len() <= index {
+                    memory::push(&mut state.spans, Span::UNCLAIMED)?;
+                }
+                let span = &mut state.spans[index];
+                span.mode = Mode::Huge;
+                span.populated = Bits::below(SPAN_PAGES);
+                span.longest = RUN_PAGES_MAX as u8;
+                state.free_spans += usize::from(span.used.is_empty());
+            }
+        }
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ fn config(disksize_bytes: u64, limit_bytes: u64, backing: Backing) -> PoolConfig
         disksize_bytes,
         limit_bytes,
         backing,
+        spare_bytes: 0,
     }
 }
 

@@ -47,6 +47,7 @@ impl BarePool {
             disksize_bytes: size_bytes,
             limit_bytes,
             backing: Backing::Private,
+            spare_bytes: 0,
         };
         let pool = make(name, &config, reserve(&config)?)?;
         Ok(BarePool {

@@ -18,6 +18,8 @@ pub(crate) struct PoolConfig {
     /// 0 for none.
     pub limit_bytes: u64,
     pub backing: Backing,
+    /// Memory to keep populated ahead of writers, in bytes; 0 for the usual few spans.
+    pub spare_bytes: u64,
 }
 
 impl PoolConfig {

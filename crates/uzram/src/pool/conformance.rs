@@ -24,6 +24,7 @@ fn config(unit_bytes: u64, disksize_bytes: u64, limit_bytes: u64) -> PoolConfig 
         disksize_bytes,
         limit_bytes,
         backing: Backing::Private,
+        spare_bytes: 0,
     }
 }
 
@@ -228,6 +229,7 @@ fn a_pool_rebuilt_from_its_handles_is_the_same_pool() {
 fn rebuild(name: &str, unit: u64, disksize_bytes: u64) {
     let config = PoolConfig {
         backing: Backing::Memfd,
+        spare_bytes: 0,
         ..config(unit, disksize_bytes, 0)
     };
     let count = 2000 * 4096 / unit;
@@ -256,7 +258,7 @@ fn rebuild(name: &str, unit: u64, disksize_bytes: u64) {
         ErrorKind::Corrupt,
         "{name}: an object has one owner"
     );
-    after.adopted();
+    after.adopted().unwrap();
     assert_eq!(
         after.stats().used_bytes,
         before.stats().used_bytes,
@@ -294,6 +296,7 @@ fn a_failed_adoption_can_be_tried_again_and_loses_no_room() {
     for name in pools() {
         let config = PoolConfig {
             backing: Backing::Memfd,
+            spare_bytes: 0,
             ..config(4096, 1 << 26, 0)
         };
         let memory = reserve(&config).unwrap();
@@ -322,7 +325,7 @@ fn a_failed_adoption_can_be_tried_again_and_loses_no_room() {
                 }
             }
             let untouched = crate::memory::fault::disarm();
-            after.adopted();
+            after.adopted().unwrap();
             assert_eq!(
                 after.stats().used_bytes,
                 before.stats().used_bytes,

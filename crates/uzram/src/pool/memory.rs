@@ -145,10 +145,13 @@ impl<P: Pool + ?Sized> PoolMemory<P> {
         self.arena.file()
     }
 
-    /// Ends the rebuilding: memory that no adopted object needs goes back to the system.
-    #[cfg_attr(uzram_shuttle, allow(dead_code))]
-    pub(crate) fn adopted(&self) {
-        self.arena.adopted();
+    /// Ends the rebuilding: memory that no adopted object needs goes back to the system, or into the spare.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn adopted(&self) -> Result<()> {
+        self.arena.adopted()
     }
 
     /// Sets the limit on [`PoolStats::used_bytes`]; 0 for none. Not retroactive.
@@ -177,10 +180,15 @@ impl<P: Pool + ?Sized> PoolMemory<P> {
         self.pool.give_back_tables(&self.arena);
     }
 
-    /// Keeps at least this much memory populated ahead of writers, whatever is used; false if it
-    /// cannot.
-    pub(crate) fn set_spare(&self, bytes: u64) -> bool {
-        self.arena.set_spare(bytes)
+    /// As [`Arena::mapped_bytes`].
+    #[cfg(all(test, not(uzram_shuttle)))]
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        self.arena.mapped_bytes()
+    }
+
+    /// As [`Arena::keeps_spare`].
+    pub(crate) fn keeps_spare(&self) -> bool {
+        self.arena.keeps_spare()
     }
 
     /// One bounded step of work that writers should not do: populating a spare, or giving excess

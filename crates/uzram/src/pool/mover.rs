@@ -141,6 +141,7 @@ mod tests {
             disksize_bytes: 1 << 20,
             limit_bytes: 0,
             backing: crate::region::Backing::Private,
+            spare_bytes: 0,
         };
         let memory = crate::pool::reserve(&config).unwrap();
         let pool = crate::pool::make("bestfit", &config, memory).unwrap();

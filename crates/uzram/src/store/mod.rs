@@ -108,16 +108,16 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     pub(crate) fn new(config: StoreConfig, streams: S) -> Result<StoreWith<L, S>> {
         let pool_config = config.pool_config();
         let body = Body::reserve(&config, &pool_config)?;
-        let spare_bytes = config.spare_bytes;
         let mut store = StoreWith::over(config, streams, &pool_config, body)?;
-        if spare_bytes > 0 {
-            store.make_ready(spare_bytes)?;
-        }
+        store.make_ready(&pool_config)?;
         Ok(store)
     }
 
-    /// Makes everything that a write may need.
-    fn make_ready(&mut self, spare_bytes: u64) -> Result<()> {
+    /// Makes everything that a write may need, if a spare is asked for.
+    fn make_ready(&mut self, pool_config: &PoolConfig) -> Result<()> {
+        if pool_config.spare_bytes == 0 {
+            return Ok(());
+        }
         self.table.populate()?;
         self.side_tables().try_for_each(SideTable::populate)?;
         self.compression.make_all(&self.streams)?;
@@ -125,7 +125,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             secondary.make_readers(&mut secondary.stream()?)?;
         }
         self.pool.make_ready()?;
-        self.has_spare = self.pool.set_spare(spare_bytes);
+        self.has_spare = self.pool.keeps_spare();
         // A span each; false also when the system gives no more, which the next turns try again.
         while self.pool.maintain() {}
         Ok(())

@@ -70,8 +70,9 @@ impl Store {
             recovery = store.inner.settle_table(None)?;
             recovery.resealed_pages += resealed;
         }
-        store.inner.pool.adopted();
+        store.inner.pool.adopted()?;
         store.set_mem_limit(limits.bytes);
+        store.inner.make_ready(&pool_config)?;
         Ok((store, recovery))
     }
 

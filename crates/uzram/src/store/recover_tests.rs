@@ -241,6 +241,7 @@ struct Victim {
     pool: &'static str,
     pages: u64,
     checksum: bool,
+    spare_bytes: u64,
     kills: u64,
 }
 
@@ -270,6 +271,7 @@ impl Victim {
     fn config(self) -> StoreConfig {
         let mut config = config(self.pages, Unit::DEFAULT, "lz4", self.checksum);
         config.secondaries[0] = Some(Compression::new(DENSER, Unit::DEFAULT).unwrap());
+        config.spare_bytes = self.spare_bytes;
         with_pool(self.pool, config)
     }
 }
@@ -325,6 +327,7 @@ fn writer() {
         pool: crate::pool::find(word()).unwrap(),
         pages: word().parse().unwrap(),
         checksum: word().parse().unwrap(),
+        spare_bytes: word().parse().unwrap(),
         kills: 0,
     };
     let mut file = || {
@@ -396,6 +399,7 @@ fn a_killed_writer_loses_nothing_that_it_acknowledged() {
         pool,
         pages: 512,
         checksum,
+        spare_bytes: 0,
         kills: 8,
     };
     let kinds = crate::pools().into_iter();
@@ -411,13 +415,66 @@ fn a_killed_writer_loses_nothing_that_it_acknowledged() {
 #[test]
 fn a_killed_writer_of_a_large_store_loses_nothing_that_it_acknowledged() {
     for (pool, checksum) in crate::pools().into_iter().zip([true, false].repeat(3)) {
-        kill_writers(Victim {
-            pool,
-            pages: (96 << 20) / 4096,
-            checksum,
-            kills: 4,
-        });
+        for spare_bytes in [0, 8 << 20] {
+            kill_writers(Victim {
+                pool,
+                pages: (96 << 20) / 4096,
+                checksum,
+                spare_bytes,
+                kills: 3,
+            });
+        }
     }
+}
+
+/// What is swapped to must have its memory at once, and all of it in the process's own mapping, whose pages are locked.
+#[test]
+fn a_spare_is_there_again_and_all_memory_is_mapped() {
+    const SPARE_BYTES: u64 = 16 << 20;
+    let config = || StoreConfig {
+        spare_bytes: SPARE_BYTES,
+        ..config((96 << 20) / 4096, Unit::DEFAULT, "lz4", true)
+    };
+    let (before, files) = make(config());
+    for index in 0..3000 {
+        before
+            .write(PageIndex(index), &compressible(index, 4096))
+            .unwrap();
+    }
+    while before.maintain(Duration::from_secs(1)) {}
+    let stats = before.stats();
+    assert!(stats.mem_spare_bytes >= SPARE_BYTES, "{stats:?}");
+    assert_eq!(
+        held_bytes(&files.0.arena),
+        stats.mem_resident_bytes,
+        "the files hold what is counted"
+    );
+    drop(before);
+    let (after, recovery) = recover(config(), files.remains());
+    assert_eq!((recovery.pages, recovery.lost_pages), (3000, 0));
+    assert_eq!(after.stats().mem_resident_bytes, stats.mem_resident_bytes);
+    assert_eq!(held_bytes(&files.0.arena), stats.mem_resident_bytes);
+    let mapped = after.inner.pool.mapped_bytes() as u64;
+    assert_eq!(mapped, stats.mem_resident_bytes);
+    let table = after.inner.table.words().region();
+    assert_eq!(table.resident_bytes(), table.length_bytes());
+    for index in 0..3000 {
+        assert!(
+            read(&after, index) == compressible(index, 4096),
+            "page {index}"
+        );
+        after
+            .write(PageIndex(index + 3000), &compressible(index, 4096))
+            .unwrap();
+    }
+    after.reset();
+    while after.maintain(Duration::from_secs(1)) {}
+    let stats = after.stats();
+    assert_eq!(
+        (stats.mem_used_total_bytes, stats.mem_spare_bytes),
+        (0, SPARE_BYTES)
+    );
+    assert_eq!(held_bytes(&files.0.arena), SPARE_BYTES);
 }
 
 /// The number of operations that were begun and not acknowledged when their writers died.
@@ -426,6 +483,7 @@ fn kill_writers(victim: Victim) -> u64 {
         pool,
         pages,
         checksum,
+        spare_bytes,
         kills,
     } = victim;
     let (store, files) = make(victim.config());
@@ -454,7 +512,10 @@ fn kill_writers(victim: Victim) -> u64 {
             .args(["--exact", "store::recover_tests::writer"])
             .env(
                 CHILD,
-                format!("{pool},{pages},{checksum},{}", paths.join(",")),
+                format!(
+                    "{pool},{pages},{checksum},{spare_bytes},{}",
+                    paths.join(",")
+                ),
             );
         command.stdout(Stdio::null());
         let mut child = Killed(command.spawn().unwrap());

@@ -20,6 +20,7 @@ fn pool(limit_bytes: u64) -> PoolMemory<BestFit> {
         disksize_bytes: DISK_BYTES,
         limit_bytes,
         backing: Backing::Private,
+        spare_bytes: 0,
     };
     new(&config, reserve(&config).unwrap()).unwrap()
 }
