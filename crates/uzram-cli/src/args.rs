@@ -239,9 +239,9 @@ pub struct UpArgs {
     /// Have its server mount zram's files here, as serve --tree does
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     pub tree: Option<PathBuf>,
-    /// Let the file system outlive its server, as serve --survive does: programs wait while a server that was
-    /// killed is followed by another one. Not for swap
-    #[arg(long, conflicts_with_all = ["swap", "config", "tree"])]
+    /// Let the disk outlive its server, as serve --survive does: programs wait while a server that was killed is
+    /// followed by another one. For swap, that one waits beside the server, and takes some 16 MiB
+    #[arg(long, conflicts_with_all = ["config", "tree"])]
     pub survive: bool,
     /// Options of the mount, of a configuration file
     #[arg(skip)]

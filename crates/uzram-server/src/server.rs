@@ -24,7 +24,8 @@ use crate::registry::Registry;
 use crate::sandbox;
 use crate::service::{Inherited, Notifier};
 use crate::state::{Claim, Owner, StateDir};
-use crate::survive::{CONTROL, Joined, Keeper, Kept, SERVER_KEY};
+use crate::survive::{CONTROL, Joined, Keeper, Kept, MEMORY_KEY, SERVER_KEY};
+use crate::swap;
 use crate::tree::{self, AllowedFiles, Tree};
 
 /// Time for requests under way when a server ends: a client may have stopped reading.
@@ -92,6 +93,8 @@ impl Server {
             None => (None, Vec::new()),
         };
         inherited.extend(inherited_by_holder(&mut left));
+        // The holder keeps it until this process has something like it.
+        left.retain(|kept| kept.key != MEMORY_KEY);
         if let Some(at) = left.iter().position(|kept| kept.key == SERVER_KEY) {
             let server = left.swap_remove(at);
             return resume(state, server, left, inherited, keeper);
@@ -300,6 +303,9 @@ impl Prepared {
             unserved.serve(Arc::new(tree))
         });
         if let Some(keeper) = self.keeper {
+            if swap::is_process_prepared() {
+                keeper.keep_locked();
+            }
             keeper.serving(&self.number);
             leave_when_asked(keeper, Arc::clone(&self.registry), self.holder_socket)?;
         }

@@ -319,3 +319,21 @@ pub(crate) fn fill_heap(bytes: usize) {
     let pieces = (0..bytes.div_ceil(HEAP_PIECE_BYTES)).map_while(piece);
     drop(std::hint::black_box(pieces.collect::<Vec<_>>()));
 }
+
+/// Collects children of this process that have ended, but `known` ones, for which somebody else waits.
+pub(crate) fn reap_others(known: &[u32]) {
+    let wait = |kind, id, flags| {
+        // SAFETY: it is plain integers.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = flags | libc::WEXITED | libc::WNOHANG;
+        // SAFETY: the system fills the structure in, which is there.
+        let done = unsafe { libc::waitid(kind, id, &raw mut info, flags) };
+        // SAFETY: it is about a child, or still zero.
+        (done == 0).then(|| unsafe { info.si_pid() }.cast_unsigned())
+    };
+    while let Some(pid @ 1..) = wait(libc::P_ALL, 0, libc::WNOWAIT) {
+        if known.contains(&pid) || wait(libc::P_PID, pid, 0).is_none() {
+            return;
+        }
+    }
+}

@@ -164,6 +164,16 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "survive-swap",
+        script: concat!("DISK=loop\n", include_str!("../../guest/survive-swap.sh")),
+        modules: &["fuse", "loop max_loop=2"],
+        uzram: true,
+        eat: true,
+        memory_mib: 512,
+        limit: Duration::from_secs(600),
+        ..PLAIN
+    },
+    GuestTest {
         name: "vhost-root",
         script: include_str!("../../guest/vhost-root-fill.sh"),
         second: Some(include_str!("../../guest/vhost-root-boot.sh")),
@@ -321,6 +331,31 @@ pub const TESTS: &[GuestTest] = &[
         uzram: true,
         memory_mib: 768,
         limit: Duration::from_secs(3600),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "survive-swap-long",
+        script: concat!(
+            "DISK=loop KILLS=1000\n",
+            include_str!("../../guest/survive-swap.sh")
+        ),
+        modules: &["fuse", "loop max_loop=2"],
+        uzram: true,
+        eat: true,
+        memory_mib: 512,
+        limit: Duration::from_secs(7200),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "survive-swap-ublk",
+        script: concat!("DISK=ublk\n", include_str!("../../guest/survive-swap.sh")),
+        modules: &["ublk_drv"],
+        uzram: true,
+        eat: true,
+        memory_mib: 512,
+        limit: Duration::from_secs(600),
         measures: true,
         ..PLAIN
     },

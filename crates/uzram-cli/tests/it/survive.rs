@@ -598,7 +598,7 @@ fn qemus_client_connects_again() {
     let mut served = survivor(&home, &["--checksum"]);
     let socket = home.state().join("d.nbd");
     let image = format!(
-        "driver=nbd,server.type=unix,server.path={},export=d,reconnect-delay=20",
+        "driver=nbd,server.type=unix,server.path={},export=d,reconnect-delay=20,open-timeout=20",
         socket.display()
     );
     let mut load = Command::new("timeout");

@@ -196,18 +196,13 @@ impl Attachment {
             mount: None,
             directory,
         };
-        let usual = Options::default().threads;
-        let mount = match is_for_swap {
-            false => Mount::new(device, name, &parts.directory, Options { threads: usual }),
-            true => {
-                let threads = usual.min(SWAP_THREADS_MAX);
-                let options = Options { threads };
-                let size_bytes = device.geometry().size_bytes;
-                swap::resident(size_bytes, || {
-                    Mount::new(device, name, &parts.directory, options)
-                })
-            }
-        }?;
+        let mut options = Options::default();
+        if is_for_swap {
+            options.threads = options.threads.min(SWAP_THREADS_MAX);
+        }
+        let mount = started(is_for_swap, device, |device| {
+            Mount::new(device, name, &parts.directory, options)
+        })?;
         let mut path = mount.path().to_owned();
         parts.mount = Some(mount);
         if attach == Attach::Loop {
@@ -236,8 +231,9 @@ impl Attachment {
         device: Arc<dyn BlockDevice>,
         name: &str,
         state: &StateDir,
+        is_for_swap: bool,
     ) -> Result<Attachment> {
-        let disk = UblkDisk::resume(device, state.ublk_marker(name))?;
+        let disk = UblkDisk::resume(device, state.ublk_marker(name), is_for_swap)?;
         Ok(Attachment::of_ublk(disk))
     }
 
@@ -251,9 +247,12 @@ impl Attachment {
         state: &StateDir,
         remains: MountRemains,
         attach: Attach,
+        is_for_swap: bool,
     ) -> Result<Attachment> {
         let directory = state.fuse_directory(name);
-        let mount = Mount::resume(device, name, &directory, remains)?;
+        let mount = started(is_for_swap, device, |device| {
+            Mount::resume(device, name, &directory, remains)
+        })?;
         let mut path = mount.path().to_owned();
         let mut loop_device = None;
         if attach == Attach::Loop {
@@ -367,6 +366,19 @@ impl Attachment {
             Way::Fuse(parts) => lock(parts).detach(),
             Way::Ublk(disk) => disk.detach(),
         }
+    }
+}
+
+/// Serves `device` by `start`; if it is swapped to, with all memory at hand that this takes.
+fn started<T>(
+    is_for_swap: bool,
+    device: Arc<dyn BlockDevice>,
+    start: impl FnOnce(Arc<dyn BlockDevice>) -> T,
+) -> T {
+    let size_bytes = device.geometry().size_bytes;
+    match is_for_swap {
+        false => start(device),
+        true => swap::resident(size_bytes, || start(device)),
     }
 }
 

@@ -13,9 +13,8 @@ use std::sync::Arc;
 use uzram::{BlockDevice, ErrorKind};
 use uzram_frontends::ublk::{self, Disk, Options};
 
-use super::{block, usage};
+use super::{block, started, usage};
 use crate::error::{Error, Result};
-use crate::swap;
 
 /// Queues, and requests at once in each, of a disk that is swapped to: all of their buffers are resident,
 /// 4 MiB per queue.
@@ -50,18 +49,15 @@ impl UblkDisk {
             outlives,
             ..Options::default()
         };
-        let made = match is_for_swap {
-            false => Disk::new(device, usual),
-            true => {
-                let options = Options {
-                    queues: usual.queues.min(SWAP_QUEUES_MAX),
-                    depth: SWAP_DEPTH,
-                    ..usual
-                };
-                let size_bytes = device.geometry().size_bytes;
-                swap::resident(size_bytes, || Disk::new(device, options))
-            }
+        let options = match is_for_swap {
+            false => usual,
+            true => Options {
+                queues: usual.queues.min(SWAP_QUEUES_MAX),
+                depth: SWAP_DEPTH,
+                ..usual
+            },
         };
+        let made = started(is_for_swap, device, |device| Disk::new(device, options));
         let disk = made.inspect_err(|_| {
             let _ = fs::remove_file(&marker);
         })?;
@@ -72,12 +68,18 @@ impl UblkDisk {
     ///
     /// # Errors
     /// As [`UblkDisk::new`], and those of [`Disk::resume`]. The disk stays.
-    pub(super) fn resume(device: Arc<dyn BlockDevice>, marker: PathBuf) -> Result<UblkDisk> {
+    pub(super) fn resume(
+        device: Arc<dyn BlockDevice>,
+        marker: PathBuf,
+        is_for_swap: bool,
+    ) -> Result<UblkDisk> {
         let label = label(&marker);
-        match ublk::devices(label).first() {
-            Some(left) => Ok(UblkDisk::of(Disk::resume(device, left, label)?, marker)),
-            None => UblkDisk::new(device, marker, false, true),
-        }
+        let devices = ublk::devices(label);
+        let Some(left) = devices.first() else {
+            return UblkDisk::new(device, marker, is_for_swap, true);
+        };
+        let resume = |device| Disk::resume(device, left, label);
+        Ok(UblkDisk::of(started(is_for_swap, device, resume)?, marker))
     }
 
     fn of(disk: Disk, marker: PathBuf) -> UblkDisk {

@@ -206,16 +206,16 @@ pub static TABLE: &[Attribute] = {
     ]
 };
 
-/// `process 7 killed by signal 9 (KILL); nobody served for 12.3 ms`, or nothing.
+/// `process 7 killed by signal 9 (KILL); nobody served for 12.3 ms`, or nothing. The time comes once it is over.
 fn last_end(keeper: &Keeper) -> String {
     let Some(before) = &keeper.begin().before else {
         return String::new();
     };
-    let pause_ms = keeper.pause_ns() as f64 / 1e6;
-    format!(
-        "process {} {}; nobody served for {pause_ms:.1} ms",
-        before.pid, before.why
-    )
+    let ended = format!("process {} {}", before.pid, before.why);
+    match keeper.pause_ns() {
+        0 => ended,
+        pause_ns => format!("{ended}; nobody served for {:.1} ms", pause_ns as f64 / 1e6),
+    }
 }
 
 fn unit_bytes(s: &Snapshot<'_>) -> u64 {

@@ -108,7 +108,8 @@ impl Device {
         match device.live() {
             Some(live) if around.follows && config.attach == Attach::Ublk => {
                 let shown = live.block_device();
-                let attachment = Attachment::resume_ublk(shown, name, &device.state)?;
+                let attachment =
+                    Attachment::resume_ublk(shown, name, &device.state, device.config.for_swap)?;
                 *device.lock_attachment() = Some(Arc::new(attachment));
             }
             _ => device.publish()?,
@@ -323,8 +324,9 @@ impl Device {
     }
 
     fn attach_again(&self, device: Arc<dyn BlockDevice>, mount: MountRemains) -> Result<()> {
-        let attach = self.config.attach;
-        let attachment = Attachment::resume(device, &self.name, &self.state, mount, attach)?;
+        let (attach, for_swap) = (self.config.attach, self.config.for_swap);
+        let attachment =
+            Attachment::resume(device, &self.name, &self.state, mount, attach, for_swap)?;
         *self.lock_attachment() = Some(Arc::new(attachment));
         Ok(())
     }

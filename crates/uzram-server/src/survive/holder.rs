@@ -9,7 +9,6 @@
 //! One thread waits for all of it: the end of the server, its messages, signals, and commands.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -27,9 +26,9 @@ use super::program::Program;
 use super::running::{Running, in_words};
 use crate::attachment::Leftovers;
 use crate::control;
-use crate::device;
 use crate::error::Result;
 use crate::state::{StateDir, check_name};
+use crate::system::reap_others;
 
 /// Servers that crash one after another, each within [`CRASH_TIME`] of its start, before the holder starts no more.
 const CRASHES_MAX: u32 = 5;
@@ -50,6 +49,10 @@ pub struct Holder {
     state: StateDir,
     program: Program,
     arguments: Vec<OsString>,
+    /// Whether the next server is to be there before it is needed.
+    has_standby: bool,
+    /// One that waits to begin.
+    standby: Option<Running>,
     kept: Table,
     take_overs: u64,
     crashes: u32,
@@ -88,7 +91,8 @@ enum Next {
 
 impl Holder {
     /// A holder of servers that are started as this program with `arguments`, and `inherited` sockets, each with its name,
-    /// for them.
+    /// for them. With `has_standby` the next server waits beside the one that serves: where that is swapped to, a start may
+    /// wait for memory, and memory for the start.
     ///
     /// # Errors
     /// [`uzram::ErrorKind::Io`] if this program's file cannot be opened.
@@ -96,6 +100,7 @@ impl Holder {
         state: StateDir,
         arguments: Vec<OsString>,
         inherited: Vec<(String, OwnedFd)>,
+        has_standby: bool,
     ) -> Result<Holder> {
         let mut kept = Table::default();
         for (number, (name, socket)) in inherited.into_iter().enumerate() {
@@ -111,6 +116,8 @@ impl Holder {
             state,
             program: Program::own()?,
             arguments,
+            has_standby,
+            standby: None,
             kept,
             take_overs: 0,
             crashes: 0,
@@ -128,6 +135,8 @@ impl Holder {
         let mut server = Some(self.start()?);
         let status = loop {
             self.wait(server.as_mut(), signals)?;
+            let children = server.iter().chain(&self.standby);
+            reap_others(&children.map(Running::pid).collect::<Vec<_>>());
             match &mut server {
                 Some(running) if is_ready(&running.ended) => {
                     self.hear_all(running);
@@ -159,17 +168,35 @@ impl Holder {
                 }
             }
         };
+        self.replace_standby(None);
         self.clean();
         Ok(status)
     }
 
-    fn start(&self) -> Result<Running> {
+    fn start(&mut self) -> Result<Running> {
         let begin = Begin {
             holder: std::process::id(),
             take_overs: self.take_overs,
             before: self.before.clone(),
         };
-        Running::start(&self.program, &self.arguments, &self.kept, begin)
+        let standby = self.standby.take();
+        let mut running = match standby.filter(|standby| !is_ready(&standby.ended)) {
+            Some(standby) => standby,
+            None => Running::start(&self.program, &self.arguments)?,
+        };
+        running.begin(&self.kept, begin);
+        Ok(running)
+    }
+
+    /// Starts the server that is to follow the one that serves now.
+    fn stand_by(&mut self) {
+        if !self.has_standby || self.standby.is_some() {
+            return;
+        }
+        match Running::start(&self.program, &self.arguments) {
+            Ok(running) => self.standby = Some(running),
+            Err(error) => log::warn!("{error}: the next server starts when it is needed"),
+        }
     }
 
     /// Starts a successor. A new program that is none makes room for the old one; if that cannot be started either, what is
@@ -274,6 +301,7 @@ impl Holder {
                 Err(error) => log::warn!("{error}; uzram upgrade will not find this holder"),
             }
         }
+        self.stand_by();
         let Some(before) = self.before.take() else {
             return;
         };
@@ -375,122 +403,9 @@ impl Holder {
         }
     }
 
-    fn answer_command(&mut self, server: Option<&Running>) {
-        let Some(commands) = self
-            .commands
-            .as_ref()
-            .filter(|commands| is_ready(&commands.listener))
-        else {
-            return;
-        };
-        let Some((asker, (message, files))) = commands.next() else {
-            return;
-        };
-        match message {
-            Message::Upgrade { format } => self.begin_upgrade(server, asker, format, files),
-            Message::Export { name } => self.export(server, &asker, &name),
-            Message::LetGo { name } => self.let_go(server, &asker, &name),
-            other => refuse(&asker, format!("{other:?}: not a request")),
-        }
-    }
-
-    fn begin_upgrade(
-        &mut self,
-        server: Option<&Running>,
-        asker: OwnedFd,
-        format: u32,
-        files: Vec<OwnedFd>,
-    ) {
-        if format != REMAINS_FORMAT {
-            let text = format!(
-                "the new program opens format {format}, and the disks have format {REMAINS_FORMAT}: nothing was \
-                 changed; copy the disks to a server of the new program"
-            );
-            return refuse(&asker, text);
-        }
-        if self.upgrade.is_some() {
-            return refuse(&asker, "another upgrade is under way".into());
-        }
-        let Some(program) = files
-            .into_iter()
-            .next()
-            .map(File::from)
-            .map(Program::opened)
-        else {
-            return refuse(&asker, "no program".into());
-        };
-        let mut upgrade = Upgrade {
-            asker,
-            other: program,
-            step: Step::Leaving,
-            until: Instant::now() + LEAVE_TIMEOUT,
-        };
-        match server {
-            Some(running) if !running.is_serving => {
-                refuse(
-                    &upgrade.asker,
-                    "its server is still starting; try again".into(),
-                );
-            }
-            Some(running) => {
-                self.before = Some(Death {
-                    pid: running.pid(),
-                    why: "handed over".into(),
-                    at_ns: now_ns(),
-                });
-                if send(&running.socket, &Message::HandOver {}, &[]).is_err() {
-                    upgrade.until = Instant::now();
-                }
-                self.upgrade = Some(upgrade);
-            }
-            None => {
-                self.before = Some(Death {
-                    pid: 0,
-                    why: "failed, as the ones before it".into(),
-                    at_ns: now_ns(),
-                });
-                std::mem::swap(&mut self.program, &mut upgrade.other);
-                upgrade.step = Step::Trying;
-                upgrade.until = Instant::now() + SERVE_TIMEOUT;
-                self.upgrade = Some(upgrade);
-            }
-        }
-    }
-
-    /// Hands over what a device has, while nobody serves it.
-    fn export(&self, server: Option<&Running>, asker: &OwnedFd, name: &str) {
-        match self.left(server, name) {
-            Ok(kept) => {
-                let (message, files) = kept.message();
-                let _ = send(asker, &message, &files);
-            }
-            Err(why) => refuse(asker, why),
-        }
-    }
-
-    /// Drops what a device has, while nobody serves it.
-    fn let_go(&mut self, server: Option<&Running>, asker: &OwnedFd, name: &str) {
-        if let Err(why) = self.left(server, name).map(drop) {
-            return refuse(asker, why);
-        }
-        self.kept.forget(&device::key(name));
-        self.kept.forget(&device::claim_key(name));
-        remove_left(&self.state, name);
-        reply(
-            asker,
-            Message::Done {
-                error: None,
-                pause_ns: 0,
-            },
-        );
-    }
-
-    /// The things kept of a device that nobody serves.
-    fn left(&self, server: Option<&Running>, name: &str) -> Result<&Kept, String> {
-        match (server, self.kept.find(&device::key(name))) {
-            (Some(_), _) => Err(format!("{name}: it is served; copy it from there")),
-            (None, None) => Err(format!("{name}: not kept here")),
-            (None, Some(kept)) => Ok(kept),
+    fn replace_standby(&mut self, next: Option<Running>) {
+        if let Some(before) = std::mem::replace(&mut self.standby, next) {
+            before.discard();
         }
     }
 
@@ -581,3 +496,6 @@ fn asked(signals: &UnixStream) -> Option<u8> {
         _ => None,
     }
 }
+
+#[path = "holder_commands.rs"]
+mod commands;

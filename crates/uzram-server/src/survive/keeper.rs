@@ -9,8 +9,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
 use uzram::ErrorKind;
 
-use super::kept::Kept;
+use super::kept::{Kept, MEMORY_KEY};
 use super::message::{Begin, Message, now_ns, receive, send};
+use super::twin;
 use crate::error::{Error, Result};
 
 /// Longest wait for a holder that does not read. It does little else.
@@ -125,6 +126,16 @@ impl Keeper {
             },
             &[],
         );
+    }
+
+    /// Has this process's memory stay locked after its end, in place of that of the server before it.
+    pub(crate) fn keep_locked(&self) {
+        match twin::start() {
+            Ok(socket) => self.keep(MEMORY_KEY.into(), Value::Null, &[("twin", socket)]),
+            Err(error) => log::warn!(
+                "{error}: a machine that is short of memory may stall when this server dies"
+            ),
+        }
     }
 
     /// Tells the holder that no server is to follow this one.

@@ -22,6 +22,8 @@ pub(crate) struct Kept {
 /// The key of what a server itself has, and its control socket among the files.
 pub(crate) const SERVER_KEY: &str = "server";
 pub(crate) const CONTROL: &str = "control";
+/// The key of what keeps a server's memory locked.
+pub(crate) const MEMORY_KEY: &str = "memory";
 
 impl Kept {
     /// The content of a [`Message::Keep`] that came with `files`, one for each of `kinds`.

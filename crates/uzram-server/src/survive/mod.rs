@@ -9,6 +9,7 @@
 //! commands   `uzram upgrade` and `uzram survive export`
 //! export     the second of them: a store that nobody serves
 //! holder     the holder's loop
+//! twin       memory that stays locked, for swap
 //! ```
 //!
 //! # Kept
@@ -19,6 +20,7 @@
 //! | `inherited/N` | the name of a socket that somebody handed over | `socket` |
 //! | `place/URI` | – | `socket` |
 //! | `claim/NAME` | – | `claim` |
+//! | `memory` | – | `twin` |
 //! | `device/NAME` | how it was made, and where it is found | those of its store, and of its attachment |
 //!
 //! A lock of a name belongs to an open file, of which the holder has another descriptor: the name stays taken while nobody
@@ -47,10 +49,11 @@ mod kept;
 mod message;
 mod program;
 mod running;
+mod twin;
 
 pub use commands::{holder_at, let_go, upgrade};
 pub use export::left_store;
 pub use holder::{END, Holder, RELOAD};
 pub use keeper::{Joined, Keeper};
-pub(crate) use kept::{CONTROL, Kept, SERVER_KEY};
+pub(crate) use kept::{CONTROL, Kept, MEMORY_KEY, SERVER_KEY};
 pub use message::{Begin, Death};

@@ -35,16 +35,11 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts `program` and hands it `kept`.
+    /// Starts `program`, which waits for [`Running::begin`].
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if it cannot be started.
-    pub(super) fn start(
-        program: &Program,
-        arguments: &[OsString],
-        kept: &Table,
-        begin: Begin,
-    ) -> Result<Running> {
+    pub(super) fn start(program: &Program, arguments: &[OsString]) -> Result<Running> {
         let failed = |what: &'static str| {
             move |error: std::io::Error| {
                 Error::new(ErrorKind::Io, format!("holder: {what}")).with_source(error)
@@ -64,7 +59,7 @@ impl Running {
         // It holds the server's end of the socket.
         drop(command);
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        let running = Running {
+        Ok(Running {
             ended: ended.map_err(|error| failed("pidfd")(error.into()))?,
             child,
             socket,
@@ -72,16 +67,26 @@ impl Running {
             is_serving: false,
             is_ending: false,
             is_silent: false,
-        };
+        })
+    }
+
+    /// Hands it `kept`, with which it serves.
+    pub(super) fn begin(&mut self, kept: &Table, begin: Begin) {
+        self.started = Instant::now();
         for kept in kept.iter() {
             let (message, files) = kept.message();
-            if send(&running.socket, &message, &files).is_err() {
+            if send(&self.socket, &message, &files).is_err() {
                 // It is gone; its end will be seen.
-                return Ok(running);
+                return;
             }
         }
-        let _ = send(&running.socket, &Message::Begin(begin), &[]);
-        Ok(running)
+        let _ = send(&self.socket, &Message::Begin(begin), &[]);
+    }
+
+    /// Ends one that never began.
+    pub(super) fn discard(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     pub(super) fn pid(&self) -> u32 {

@@ -18,17 +18,21 @@ use crate::signals::{Asked, Signals};
 const HELD: &str = "--held";
 
 /// Starts servers until one ends because it was asked to, and ends with its status.
-pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
+/// With `for_swap` a successor waits beside the server, and this process never waits for memory either.
+pub fn run(state: StateAt<'_>, args: &ServeArgs, for_swap: bool) -> Result {
     if args.tree.is_some() {
         let text = "--survive: not together with --tree, whose files go with their server; leave one of them out";
         return Err(Failure::Usage(text.into()));
+    }
+    if for_swap {
+        super::prepare_for_swap(false);
     }
     let signals = stream(Signals::catch(args.config.is_some())?)?;
     let inherited = inherited_sockets()?.into_iter();
     let inherited = inherited
         .map(|socket| (socket.name, socket.socket))
         .collect();
-    let holder = Holder::new(state.open()?, arguments(), inherited)?;
+    let holder = Holder::new(state.open()?, arguments(), inherited, for_swap)?;
     std::process::exit(holder.run(&signals)?)
 }
 

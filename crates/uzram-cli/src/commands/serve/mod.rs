@@ -57,19 +57,13 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
         let _ = rustix::process::setsid();
     }
     if args.survive && !args.held {
-        return hold::run(state, args);
+        return hold::run(state, args, plan.is_for_swap());
     }
     let mut signals = Signals::catch(plan.config.is_some())?;
     let notifier = notifier();
-    if plan.devices.iter().any(|device| device.for_swap) {
-        for refused in swap::prepare_process() {
-            log::warn!("{refused}");
-        }
-        log::info!("for-swap: runs at nice {}", swap::niceness());
-        // A line of a log may wait for a disk, and the disk for memory.
-        log::set_max_level(log::max_level().min(log::LevelFilter::Info));
-    } else {
-        give_back_large_memory();
+    match plan.is_for_swap() {
+        true => prepare_for_swap(args.held),
+        false => give_back_large_memory(),
     }
     // Everything that needs privileges or paths comes first, before there are threads.
     let state = state.open()?;
@@ -117,6 +111,19 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     end_at_once_if_asked_again(signals, state, attached);
     drop(server);
     Ok(())
+}
+
+/// Makes this process fit to serve swap, before it has threads. Of one with a holder, that has said what is refused.
+fn prepare_for_swap(has_holder: bool) {
+    for refused in swap::prepare_process() {
+        match has_holder {
+            true => log::debug!("{refused}"),
+            false => log::warn!("{refused}"),
+        }
+    }
+    log::info!("for-swap: runs at nice {}", swap::niceness());
+    // A line of a log may wait for a disk, and the disk for memory.
+    log::set_max_level(log::max_level().min(log::LevelFilter::Info));
 }
 
 /// The program that unmounts the tree at `directory`, and removes what dead servers left in the directory `state`.
@@ -222,6 +229,10 @@ impl TreePlan {
 }
 
 impl Plan {
+    fn is_for_swap(&self) -> bool {
+        self.devices.iter().any(|device| device.for_swap)
+    }
+
     fn of(args: &ServeArgs) -> Result<Plan> {
         let flag = args.log_level.as_deref().map(log_level::parse).transpose();
         let flag = flag.map_err(|e| Failure::from(e).about("--log-level"))?;
