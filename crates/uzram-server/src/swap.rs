@@ -20,6 +20,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use rustix::io::Errno;
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, getpriority_process, getrlimit, setpriority_process};
 use rustix::thread::CapabilitySet;
-use uzram::ErrorKind;
+use uzram::{BlockDevice, ErrorKind};
 
 use crate::error::{Error, Result};
 use crate::system;
@@ -197,10 +198,23 @@ fn may_lock_any() -> bool {
     has_right || getrlimit(Resource::Memlock).current.is_none()
 }
 
+/// Serves `device` by `start`; if it is swapped to, with all memory at hand that this takes.
+pub(crate) fn started<T>(
+    is_for_swap: bool,
+    device: Arc<dyn BlockDevice>,
+    start: impl FnOnce(Arc<dyn BlockDevice>) -> T,
+) -> T {
+    let size_bytes = device.geometry().size_bytes;
+    match is_for_swap {
+        false => start(device),
+        true => resident(size_bytes, || start(device)),
+    }
+}
+
 /// Runs `start`, which maps memory and starts threads that map more for a device of `size_bytes`.
 /// Afterwards all of it is resident, and so is the memory that malloc will need: a worker that
 /// first touches its buffer when a large write comes would wait for memory.
-pub(crate) fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
+fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
     let lock = |how| {
         if IS_LOCKED.load(Ordering::Relaxed) {
             // What was allowed once is again.

@@ -27,6 +27,7 @@ mod service;
 mod set;
 mod support;
 mod survive;
+mod survive_swap;
 mod swap;
 #[cfg(feature = "tls")]
 mod tls;

@@ -27,7 +27,7 @@ fn kills() -> u64 {
 }
 
 /// The report of `stat` on the disk `name`, once somebody answers.
-fn told(home: &Home, name: &str) -> Value {
+pub(crate) fn told(home: &Home, name: &str) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
         let asked = home.run(&["stat", name, "--json"]);
@@ -38,11 +38,11 @@ fn told(home: &Home, name: &str) -> Value {
     }
 }
 
-fn server_of(home: &Home, name: &str) -> u64 {
+pub(crate) fn server_of(home: &Home, name: &str) -> u64 {
     told(home, name)["pid"].as_u64().unwrap()
 }
 
-fn send(pid: u64, signal: &str) {
+pub(crate) fn send(pid: u64, signal: &str) {
     let pid = pid.to_string();
     let sent = Command::new("kill").args(["-s", signal, &pid]).status();
     assert!(sent.unwrap().success());
@@ -57,7 +57,7 @@ fn end_by(home: &Home, name: &str, signal: &str) {
 }
 
 /// A holder with its servers, all killed at the latest when the test ends.
-struct Holder(Served);
+pub(crate) struct Holder(Served);
 
 impl Deref for Holder {
     type Target = Served;
@@ -110,18 +110,18 @@ fn followed(home: &Home, kills: u64) -> Value {
 }
 
 #[track_caller]
-fn ends_cleanly(home: &Home, served: &mut Holder) {
+pub(crate) fn ends_cleanly(home: &Home, served: &mut Holder) {
     served.ends();
     assert_eq!(home.files(), [""; 0], "left behind");
 }
 
 /// A server with a holder, and its disk `d`.
-fn survivor(home: &Home, more: &[&str]) -> Holder {
+pub(crate) fn survivor(home: &Home, more: &[&str]) -> Holder {
     let usual = ["--survive", "--size", "64M", "--name", "d"];
     Holder(home.serve(&[&usual, more].concat()))
 }
 
-fn client(home: &Home, name: &str) -> NbdClient {
+pub(crate) fn client(home: &Home, name: &str) -> NbdClient {
     let socket = home.state().join(format!("{name}.nbd"));
     NbdClient::connect(&socket, name).unwrap()
 }

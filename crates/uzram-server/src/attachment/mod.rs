@@ -200,7 +200,7 @@ impl Attachment {
         if is_for_swap {
             options.threads = options.threads.min(SWAP_THREADS_MAX);
         }
-        let mount = started(is_for_swap, device, |device| {
+        let mount = swap::started(is_for_swap, device, |device| {
             Mount::new(device, name, &parts.directory, options)
         })?;
         let mut path = mount.path().to_owned();
@@ -250,7 +250,7 @@ impl Attachment {
         is_for_swap: bool,
     ) -> Result<Attachment> {
         let directory = state.fuse_directory(name);
-        let mount = started(is_for_swap, device, |device| {
+        let mount = swap::started(is_for_swap, device, |device| {
             Mount::resume(device, name, &directory, remains)
         })?;
         let mut path = mount.path().to_owned();
@@ -366,19 +366,6 @@ impl Attachment {
             Way::Fuse(parts) => lock(parts).detach(),
             Way::Ublk(disk) => disk.detach(),
         }
-    }
-}
-
-/// Serves `device` by `start`; if it is swapped to, with all memory at hand that this takes.
-fn started<T>(
-    is_for_swap: bool,
-    device: Arc<dyn BlockDevice>,
-    start: impl FnOnce(Arc<dyn BlockDevice>) -> T,
-) -> T {
-    let size_bytes = device.geometry().size_bytes;
-    match is_for_swap {
-        false => start(device),
-        true => swap::resident(size_bytes, || start(device)),
     }
 }
 

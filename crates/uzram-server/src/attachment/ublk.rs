@@ -13,8 +13,9 @@ use std::sync::Arc;
 use uzram::{BlockDevice, ErrorKind};
 use uzram_frontends::ublk::{self, Disk, Options};
 
-use super::{block, started, usage};
+use super::{block, usage};
 use crate::error::{Error, Result};
+use crate::swap;
 
 /// Queues, and requests at once in each, of a disk that is swapped to: all of their buffers are resident,
 /// 4 MiB per queue.
@@ -57,7 +58,7 @@ impl UblkDisk {
                 ..usual
             },
         };
-        let made = started(is_for_swap, device, |device| Disk::new(device, options));
+        let made = swap::started(is_for_swap, device, |device| Disk::new(device, options));
         let disk = made.inspect_err(|_| {
             let _ = fs::remove_file(&marker);
         })?;
@@ -79,7 +80,10 @@ impl UblkDisk {
             return UblkDisk::new(device, marker, is_for_swap, true);
         };
         let resume = |device| Disk::resume(device, left, label);
-        Ok(UblkDisk::of(started(is_for_swap, device, resume)?, marker))
+        Ok(UblkDisk::of(
+            swap::started(is_for_swap, device, resume)?,
+            marker,
+        ))
     }
 
     fn of(disk: Disk, marker: PathBuf) -> UblkDisk {

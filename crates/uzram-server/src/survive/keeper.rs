@@ -133,7 +133,8 @@ impl Keeper {
         match twin::start() {
             Ok(socket) => self.keep(MEMORY_KEY.into(), Value::Null, &[("twin", socket)]),
             Err(error) => log::warn!(
-                "{error}: a machine that is short of memory may stall when this server dies"
+                "{error}: a machine that is short of memory may stall when this server dies; it takes Linux 5.9 and \
+                 no sandbox (--no-sandbox)"
             ),
         }
     }

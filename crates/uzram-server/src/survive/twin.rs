@@ -6,7 +6,7 @@
 //! (`CLONE_VM` of clone(2)) and nothing else of this one: no descriptor and no signal. The holder keeps a socket, and the
 //! second process ends once that is closed: when a successor has mapped and locked all of it.
 //!
-//! What a driver has mapped here would tell the driver that this process still lives, so the second one unmaps it.
+//! A driver whose memory is mapped here would take this process for alive, so the second one unmaps that.
 //!
 //! It runs on a stack of its own, but with the thread-local memory of the thread that started it. That thread does nothing
 //! any more, so both never meet. After the death of this process any of its locks may be held for ever: the second one
@@ -47,7 +47,7 @@ struct Descriptors {
 /// Starts the process. It ends once every descriptor of the returned socket is closed.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] if the system gives none; it takes Linux 5.9.
+/// [`ErrorKind::Io`] if the system gives none: before Linux 5.9, and in a sandbox, where no process can be made.
 pub(crate) fn start() -> Result<OwnedFd> {
     let failed = |error: io::Error| {
         let text = "memory does not stay locked when this process ends: no process that keeps it";

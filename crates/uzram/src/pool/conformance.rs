@@ -229,7 +229,6 @@ fn a_pool_rebuilt_from_its_handles_is_the_same_pool() {
 fn rebuild(name: &str, unit: u64, disksize_bytes: u64) {
     let config = PoolConfig {
         backing: Backing::Memfd,
-        spare_bytes: 0,
         ..config(unit, disksize_bytes, 0)
     };
     let count = 2000 * 4096 / unit;
@@ -296,7 +295,6 @@ fn a_failed_adoption_can_be_tried_again_and_loses_no_room() {
     for name in pools() {
         let config = PoolConfig {
             backing: Backing::Memfd,
-            spare_bytes: 0,
             ..config(4096, 1 << 26, 0)
         };
         let memory = reserve(&config).unwrap();

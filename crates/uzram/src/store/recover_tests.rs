@@ -427,7 +427,7 @@ fn a_killed_writer_of_a_large_store_loses_nothing_that_it_acknowledged() {
     }
 }
 
-/// What is swapped to must have its memory at once, and all of it in the process's own mapping, whose pages are locked.
+/// A disk for swap must have its memory at once, and all of it in the process's own mapping, whose pages are locked.
 #[test]
 fn a_spare_is_there_again_and_all_memory_is_mapped() {
     const SPARE_BYTES: u64 = 16 << 20;

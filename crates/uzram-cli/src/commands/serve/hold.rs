@@ -9,6 +9,7 @@ use std::thread;
 use uzram_server::service::inherited_sockets;
 use uzram_server::survive::{END, Holder, Joined, Keeper, RELOAD};
 
+use super::for_swap;
 use crate::args::ServeArgs;
 use crate::commands::StateAt;
 use crate::failure::{Failure, Result};
@@ -25,7 +26,7 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs, for_swap: bool) -> Result {
         return Err(Failure::Usage(text.into()));
     }
     if for_swap {
-        super::prepare_for_swap(false);
+        for_swap::prepare(false);
     }
     let signals = stream(Signals::catch(args.config.is_some())?)?;
     let inherited = inherited_sockets()?.into_iter();

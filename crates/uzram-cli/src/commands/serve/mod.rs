@@ -1,5 +1,6 @@
 //! `uzram serve`.
 
+mod for_swap;
 mod hold;
 mod welcome;
 
@@ -20,7 +21,7 @@ use uzram_server::size::ram_bytes;
 use uzram_server::state::StateDir;
 use uzram_server::{
     AllowedFiles, DeviceConfig, Server, ServerConfig, give_back_large_memory, metrics_endpoint,
-    sandbox, swap,
+    sandbox,
 };
 
 use super::background::Background;
@@ -62,7 +63,7 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     let mut signals = Signals::catch(plan.config.is_some())?;
     let notifier = notifier();
     match plan.is_for_swap() {
-        true => prepare_for_swap(args.held),
+        true => for_swap::prepare(args.held),
         false => give_back_large_memory(),
     }
     // Everything that needs privileges or paths comes first, before there are threads.
@@ -111,19 +112,6 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     end_at_once_if_asked_again(signals, state, attached);
     drop(server);
     Ok(())
-}
-
-/// Makes this process fit to serve swap, before it has threads. Of one with a holder, that has said what is refused.
-fn prepare_for_swap(has_holder: bool) {
-    for refused in swap::prepare_process() {
-        match has_holder {
-            true => log::debug!("{refused}"),
-            false => log::warn!("{refused}"),
-        }
-    }
-    log::info!("for-swap: runs at nice {}", swap::niceness());
-    // A line of a log may wait for a disk, and the disk for memory.
-    log::set_max_level(log::max_level().min(log::LevelFilter::Info));
 }
 
 /// The program that unmounts the tree at `directory`, and removes what dead servers left in the directory `state`.

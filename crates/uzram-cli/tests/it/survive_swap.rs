@@ -1,0 +1,155 @@
+//! Disks for swap that outlive their server: their memory stays locked, and the next server waits beside.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use crate::support::{Home, eventually, has_ended, noise};
+use crate::survive::{Holder, client, ends_cleanly, send, server_of, survivor};
+
+const MIB: u64 = 1 << 20;
+const CONTENT_BYTES: u64 = 24 * MIB;
+/// The process that keeps the memory.
+const KEEPER: &str = "uzram-memory";
+
+/// The living children of a process, each with its name.
+fn children(pid: u32) -> BTreeMap<u64, String> {
+    let all = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let all = all.split_whitespace().map(|pid| pid.parse().unwrap());
+    all.filter_map(|pid: u64| Some((pid, living(pid)?)))
+        .collect()
+}
+
+/// The name of a process that lives.
+fn living(pid: u64) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let has_memory = status(pid, "VmRSS").is_some();
+    has_memory.then(|| name.trim().to_owned())
+}
+
+/// A size of a process in bytes.
+fn status(pid: u64, field: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// The one process that keeps the memory of a server of this holder.
+#[track_caller]
+fn keeper(holder: u32) -> u64 {
+    let all = children(holder).into_iter();
+    let keepers: Vec<u64> = all
+        .filter_map(|(pid, name)| (name == KEEPER).then_some(pid))
+        .collect();
+    assert_eq!(keepers.len(), 1, "{:?}", children(holder));
+    keepers[0]
+}
+
+/// The server that waits.
+fn standby(home: &Home, holder: u32) -> Option<u64> {
+    let server = server_of(home, "d");
+    let all = children(holder).into_iter();
+    let mut others = all.filter(|(pid, name)| name != KEEPER && *pid != server);
+    others.next().map(|(pid, _)| pid)
+}
+
+fn swap_disk(home: &Home) -> Holder {
+    let served = survivor(home, &["--for-swap", "--no-sandbox"]);
+    let holder = served.child.id();
+    eventually("a server waits", || standby(home, holder).is_some());
+    served
+}
+
+/// Without it the system could swap the disk's memory out, to the very disk.
+#[test]
+fn memory_stays_locked_while_nobody_serves() {
+    let home = Home::new();
+    let mut served = swap_disk(&home);
+    let holder = served.child.id();
+    let content = noise(7, CONTENT_BYTES as usize);
+    let mut disk = client(&home, "d");
+    for (number, part) in content.chunks(MIB as usize).enumerate() {
+        disk.write(number as u64 * MIB, part).unwrap();
+    }
+    let first = keeper(holder);
+    let server = server_of(&home, "d");
+    let may_lock = status(server, "VmLck").is_some_and(|bytes| bytes > 0);
+    send(holder.into(), "STOP");
+    send(server, "KILL");
+    eventually("the server's end", || living(server).is_none());
+    assert_eq!(living(first).as_deref(), Some(KEEPER));
+    assert!(status(first, "VmRSS").unwrap() > CONTENT_BYTES);
+    if may_lock {
+        assert!(status(first, "VmLck").unwrap() > CONTENT_BYTES);
+    }
+    let open = fs::read_dir(format!("/proc/{first}/fd")).unwrap().count();
+    assert!(
+        open <= 2,
+        "{open} descriptors: a lock of the dead would stay"
+    );
+    send(holder.into(), "CONT");
+    eventually("a successor", || server_of(&home, "d") != server);
+    eventually("the first one's end", || living(first).is_none());
+    assert!(keeper(holder) != first);
+    let mut disk = client(&home, "d");
+    for (number, part) in content.chunks(MIB as usize).enumerate() {
+        assert_eq!(disk.read(number as u64 * MIB, MIB as u32).unwrap(), part);
+    }
+    // All of it is mapped by the successor too, before anybody reads it.
+    assert!(status(server_of(&home, "d"), "VmRSS").unwrap() > CONTENT_BYTES);
+    let all: Vec<u64> = children(holder).into_keys().collect();
+    ends_cleanly(&home, &mut served);
+    eventually("all have ended", || {
+        all.iter().all(|pid| living(*pid).is_none())
+    });
+}
+
+#[test]
+fn the_next_server_is_the_one_that_waited() {
+    let home = Home::new();
+    let mut served = swap_disk(&home);
+    let holder = served.child.id();
+    for _ in 0..3 {
+        let next = standby(&home, holder).unwrap();
+        send(server_of(&home, "d"), "KILL");
+        eventually("the one that waited", || server_of(&home, "d") == next);
+        eventually("another one waits", || {
+            standby(&home, holder).is_some_and(|now| now != next)
+        });
+    }
+    // One that died is no successor.
+    let dead = standby(&home, holder).unwrap();
+    send(dead, "KILL");
+    eventually("it has ended", || has_ended(dead as u32));
+    let before = server_of(&home, "d");
+    send(before, "KILL");
+    eventually("a successor", || server_of(&home, "d") != before);
+    // An upgrade replaces it: it would be of the old program.
+    let old = standby(&home, holder);
+    assert_eq!(home.run(&["upgrade", "d"]).status, 0);
+    eventually("another one waits", || {
+        let now = standby(&home, holder);
+        now.is_some() && now != old
+    });
+    ends_cleanly(&home, &mut served);
+}
+
+/// Whatever ends, nobody is left.
+#[test]
+fn nothing_is_left_when_the_holder_is_killed() {
+    let home = Home::new();
+    let served = swap_disk(&home);
+    let holder = served.child.id();
+    let all: Vec<u64> = children(holder).into_keys().collect();
+    let server = server_of(&home, "d");
+    send(holder.into(), "KILL");
+    eventually("the others have ended", || {
+        let mut others = all.iter().filter(|pid| **pid != server);
+        others.all(|pid| living(*pid).is_none())
+    });
+    let mut disk = client(&home, "d");
+    disk.write(0, &noise(1, 4096)).unwrap();
+    send(server, "TERM");
+    eventually("the server has ended", || living(server).is_none());
+    drop(served);
+}
