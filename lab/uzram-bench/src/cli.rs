@@ -24,7 +24,7 @@ use crate::stop::Stop;
 use crate::suite::contention::{self, ContentionArgs};
 use crate::suite::{Options, Schedule, Suite, Work};
 use crate::suite::{
-    codecs, cold, devices, iopaths, jobs, locks, nbd, pager, pools, store, streams,
+    codecs, cold, devices, iopaths, jobs, locks, nbd, pager, pools, store, streams, survive,
 };
 use crate::summary::{self, SummaryArgs};
 use crate::synthetic;
@@ -60,6 +60,12 @@ pub enum Args {
     /// beside direct writes to the same file, which lies where temporary files do (TMPDIR); reads beside
     /// each other. The amount of work is fixed.
     Cold(SuiteArgs),
+    /// Disks that outlive their server: what that costs, and how long nobody serves when one is killed
+    ///
+    /// A store in files of memory takes turns with one in private memory: writes, reads, memory. It is left
+    /// and opened again. Then `uzram serve --survive` with 4 GiB of content is killed 40 times. The
+    /// amount of work is fixed; it takes some 8 GiB of memory, with --quick half of one.
+    Survive(SuiteArgs),
     /// The server: 4 KiB random reads and writes over NBD, beside nbdkit's RAM disks
     ///
     /// Each server is a process of its own. Buffers come from the corpora, and in a last block from
@@ -153,6 +159,7 @@ pub fn run(args: Args) -> Result<()> {
         Args::Store(args) => measure(&store::SUITE, &args, &()),
         Args::Codecs(args) => measure(&codecs::SUITE, &args, &()),
         Args::Cold(args) => measure(&cold::SUITE, &args, &()),
+        Args::Survive(args) => measure(&survive::SUITE, &args, &()),
         Args::Nbd(args) => measure(&nbd::SUITE, &args, &()),
         Args::Devices(args) => match devices::child(&args.own) {
             Some(done) => done,
@@ -478,6 +485,7 @@ mod tests {
             store::SUITE,
             codecs::SUITE,
             cold::SUITE,
+            survive::SUITE,
             nbd::SUITE,
             pools::SUITE,
         ];

@@ -15,6 +15,7 @@ pub(crate) mod pools;
 pub(crate) mod rows;
 pub(crate) mod store;
 pub(crate) mod streams;
+pub(crate) mod survive;
 pub(crate) mod together;
 pub(crate) mod turns;
 

@@ -1,0 +1,181 @@
+//! A store in files of memory beside one in private memory.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use uzram::{PageIndex, Remains, Store, StoreBuilder};
+
+use super::FIGURES;
+use crate::corpus::PAGE_BYTES;
+use crate::error::{Error, Result};
+use crate::workload::{CHUNK_PAGES, Generation, Workload};
+
+/// Pages whose first reads after a take-over are timed.
+const FIRST_READS: usize = 4096;
+
+/// Both stores, and whose turn it is to be first.
+struct Pair<'a> {
+    workload: &'a Workload,
+    private: Store,
+    files: Store,
+}
+
+/// All figures once, in the order of [`FIGURES`].
+pub(super) fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGURES.len()]> {
+    let make = |outliving| builder(workload, algorithm, outliving).build();
+    let weighed = [
+        weigh(workload, make(false)?)?,
+        weigh(workload, make(true)?)?,
+    ];
+    let pair = Pair {
+        workload,
+        private: make(false)?,
+        files: make(true)?,
+    };
+    let first = pair.write(Generation::First)?;
+    let small = [
+        pair.write(Generation::Second)?,
+        pair.read(Generation::Second)?,
+    ];
+    let Pair { private, files, .. } = pair;
+    let (end_small, files, open_small) = taken_over(workload, algorithm, files)?;
+    while files.maintain(Duration::from_secs(1)) {}
+    let pair = Pair {
+        workload,
+        private,
+        files,
+    };
+    let huge = [
+        pair.write(Generation::First)?,
+        pair.read(Generation::First)?,
+    ];
+    while pair.files.maintain(Duration::from_secs(1)) {}
+    let (end_huge, files, open_huge) = taken_over(workload, algorithm, pair.files)?;
+    let first_reads = first_reads(workload, &files)?;
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let slots = workload.pages() as f64 / open_huge.as_secs_f64();
+    let [[a, b], [c, d]] = small;
+    let [[e, f], [g, h]] = huge;
+    let times = [first[0], first[1], a, b, c, d, e, f, g, h];
+    let rest = [
+        weighed[0],
+        weighed[1],
+        ms(end_small),
+        ms(open_small),
+        ms(end_huge),
+        ms(open_huge),
+        slots,
+        first_reads,
+    ];
+    let mut all = [0.0; FIGURES.len()];
+    all.iter_mut()
+        .zip(times.into_iter().chain(rest))
+        .for_each(|(place, figure)| *place = figure);
+    Ok(all)
+}
+
+fn builder(workload: &Workload, algorithm: &str, outliving: bool) -> StoreBuilder {
+    let builder = Store::builder().size(workload.bytes() as u64);
+    builder.algorithm(algorithm).outliving(outliving)
+}
+
+impl Pair<'_> {
+    /// The time of a write of each page to either, in nanoseconds.
+    fn write(&self, generation: Generation) -> Result<[f64; 2]> {
+        self.in_turns(|store, chunk| {
+            let start = self.workload.first_place(chunk);
+            let pages = self.workload.content(chunk, generation);
+            for (place, page) in pages.chunks_exact(PAGE_BYTES).enumerate() {
+                store.write(PageIndex((start + place) as u64), page)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The same of reads at random places. A page of each chunk is compared.
+    fn read(&self, generation: Generation) -> Result<[f64; 2]> {
+        let mut page = vec![0; PAGE_BYTES];
+        self.in_turns(|store, chunk| {
+            let places = self.workload.random_places(chunk);
+            for place in places {
+                store.read(PageIndex(u64::from(*place)), &mut page)?;
+            }
+            let last = places.last().map_or(0, |place| *place as usize);
+            match page[..] == *self.workload.page(last, generation) {
+                true => Ok(()),
+                false => Err(Error::Failed(format!("page {last} holds other bytes"))),
+            }
+        })
+    }
+
+    /// Does `work` with either store, chunk by chunk. Each is first at every other one.
+    fn in_turns(&self, mut work: impl FnMut(&Store, usize) -> Result<()>) -> Result<[f64; 2]> {
+        let sides = [&self.private, &self.files];
+        let mut spent = [Duration::ZERO; 2];
+        for chunk in 0..self.workload.chunks() {
+            for turn in 0..2 {
+                let side = (chunk + turn) % 2;
+                let start = Instant::now();
+                work(sides[side], chunk)?;
+                spent[side] += start.elapsed();
+            }
+        }
+        let pages = (self.workload.chunks() * CHUNK_PAGES) as f64;
+        Ok(spent.map(|time| time.as_secs_f64() * 1e9 / pages))
+    }
+}
+
+/// Memory that the system has given this process for a store full of pages, in MiB.
+fn weigh(workload: &Workload, store: Store) -> Result<f64> {
+    let before = resident_kib()?;
+    for place in 0..workload.pages() {
+        let page = workload.page(place, Generation::First);
+        store.write(PageIndex(place as u64), page)?;
+    }
+    while store.maintain(Duration::from_secs(1)) {}
+    let after = resident_kib()?;
+    drop(store);
+    Ok((after - before) / 1024.0)
+}
+
+fn resident_kib() -> Result<f64> {
+    let file = "/proc/self/status";
+    let status = fs::read_to_string(file).map_err(|error| Error::io(file, error))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| Error::Failed(format!("{file}: no VmRSS")))
+}
+
+/// Leaves a store and opens it again: the time of the end, the store, and the time of the start.
+fn taken_over(
+    workload: &Workload,
+    algorithm: &str,
+    store: Store,
+) -> Result<(Duration, Store, Duration)> {
+    let remains: Remains = store.remains()?.ok_or_else(no_files)?;
+    let start = Instant::now();
+    drop(store);
+    let end = start.elapsed();
+    let start = Instant::now();
+    let (store, recovery) = builder(workload, algorithm, true).recover(remains)?;
+    let opened = start.elapsed();
+    match recovery.lost_pages {
+        0 => Ok((end, store, opened)),
+        lost => Err(Error::Failed(format!("{lost} pages were lost"))),
+    }
+}
+
+fn no_files() -> Error {
+    Error::Failed("a store that outlives its process has no files".into())
+}
+
+/// The time of a read of pages that nobody has read since the take-over, in nanoseconds.
+fn first_reads(workload: &Workload, store: &Store) -> Result<f64> {
+    let places = workload.random_places(0).iter().take(FIRST_READS);
+    let mut page = [0; PAGE_BYTES];
+    let start = Instant::now();
+    for place in places.clone() {
+        store.read(PageIndex(u64::from(*place)), &mut page)?;
+    }
+    Ok(start.elapsed().as_secs_f64() * 1e9 / places.count() as f64)
+}
