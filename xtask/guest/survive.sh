@@ -1,11 +1,11 @@
-# Servers are killed KILLS times under each kind of disk while fio writes to it and checks what it reads: requests wait, and none
-# fails or is lost. The last line of a file system's check, and what servers leave at the end: nothing.
+# Servers are killed KILLS times under each kind of disk in ATTACH while fio writes to it and checks what it reads: requests wait,
+# and none fails or is lost. The last line of a file system's check, and what servers leave at the end: nothing.
 kills=${KILLS:-20}
 fail() { echo "$1"; exit 1; }
 pid_of() { uzram stat d 2> /dev/null | awk '$1 == "pid" { print $2 }'; }
 pauses=''
 
-for attach in ublk loop; do
+for attach in ${ATTACH:-ublk loop}; do
     uzram serve --survive --size 64M --name d --checksum --attach "$attach" > /tmp/served 2>&1 &
     holder=$!
     until [ -n "$(pid_of)" ]; do sleep 0.1; done

@@ -1,8 +1,8 @@
-//! The guest's kernel, and the programs of a guest of another architecture: Debian's, unpacked into a cache
+//! The guests' kernels, and the programs of a guest of another architecture: Debian's, unpacked into a cache
 //! outside of the checkout, never installed.
 //!
 //! The cache is `$XDG_CACHE_HOME/uzram/vm`, else `~/.cache/uzram/vm`. It keeps the first kernel
-//! of each kind that it got, so that tests do not change by themselves. Remove the folder to get the newest.
+//! of each kind and series that it got, so that tests do not change by themselves. Remove the folder to get the newest.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -43,6 +43,63 @@ const KEPT: &[&str] = &[
     "net/vmw_vsock",
 ];
 
+/// The start of the version of the release's own kernels.
+const RELEASE_VERSION: &str = "6.1.";
+
+/// A series of Debian's kernels. Backports' has ublk and every kind of zram that is compared. The release's own is what
+/// machines of that release run unless told otherwise; its FUSE cannot send again what a dead server had read (6.9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Series {
+    Backports,
+    Release,
+}
+
+impl Series {
+    fn suite(self) -> &'static str {
+        match self {
+            Series::Backports => debian::BACKPORTS,
+            Series::Release => debian::RELEASE,
+        }
+    }
+
+    /// Whether the kernel of `release`, as `uname -r` prints it, is of the series.
+    fn has(self, release: &str) -> bool {
+        release.starts_with(RELEASE_VERSION) == (self == Series::Release)
+    }
+}
+
+/// The kernels that a run's tests want; each may be missing.
+#[derive(Debug)]
+pub struct Kernels(Vec<(Series, Result<Kernel, String>)>);
+
+impl Kernels {
+    /// Obtains the kernel of each of `wanted`, once.
+    pub fn obtain(platform: &Platform, wanted: impl Iterator<Item = Series>) -> Kernels {
+        let mut kernels = Vec::new();
+        for series in wanted {
+            if kernels.iter().all(|(known, _)| *known != series) {
+                kernels.push((series, Kernel::obtain(platform, series)));
+            }
+        }
+        Kernels(kernels)
+    }
+
+    /// The kernel of `series`, or one line with the reason why there is none.
+    ///
+    /// # Errors
+    /// That line.
+    pub fn get(&self, series: Series) -> Result<&Kernel, &str> {
+        let found = self.0.iter().find(|(known, _)| *known == series);
+        let (_, kernel) = found.ok_or("nobody asked for it")?;
+        kernel.as_ref().map_err(String::as_str)
+    }
+
+    /// Those that there are.
+    pub fn iter(&self) -> impl Iterator<Item = &Kernel> {
+        self.0.iter().filter_map(|(_, kernel)| kernel.as_ref().ok())
+    }
+}
+
 /// A kernel that is ready to boot.
 #[derive(Debug)]
 pub struct Kernel {
@@ -53,17 +110,17 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel in the cache; downloads and unpacks it when there is none.
+    /// The kernel of `series` in the cache; downloads and unpacks it when there is none.
     ///
     /// # Errors
     /// One line with the reason why there is none.
-    pub fn obtain(platform: &Platform) -> Result<Kernel, String> {
+    fn obtain(platform: &Platform, series: Series) -> Result<Kernel, String> {
         let cache = cache_folder("vm")?;
         let _lock = lock(&cache)?;
-        let found = newest(&cache, platform.kernel_suffix);
+        let found = newest(&cache, series, platform.kernel_suffix);
         let folder = match found.map_err(|error| format!("{}: {error}", cache.display()))? {
             Some(folder) => folder,
-            None => download(&cache, platform)?,
+            None => download(&cache, series, platform)?,
         };
         Kernel::open(&folder)
     }
@@ -140,14 +197,15 @@ fn lock(cache: &Path) -> Result<File, String> {
     Err(format!("{}: held by another for too long", path.display()))
 }
 
-/// The newest kernel in the cache whose release ends with `suffix`.
-fn newest(cache: &Path, suffix: &str) -> std::io::Result<Option<PathBuf>> {
+/// The newest kernel of `series` in the cache whose release ends with `suffix`.
+fn newest(cache: &Path, series: Series, suffix: &str) -> std::io::Result<Option<PathBuf>> {
     let mut found = None;
     for entry in fs::read_dir(cache)? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(PREFIX) && name.ends_with(suffix) {
+        let release = name.strip_prefix(PREFIX);
+        if release.is_some_and(|release| series.has(release) && release.ends_with(suffix)) {
             let made = entry.metadata()?.modified()?;
             found = found.max(Some((made, entry.path())));
         }
@@ -156,12 +214,13 @@ fn newest(cache: &Path, suffix: &str) -> std::io::Result<Option<PathBuf>> {
 }
 
 /// Fills `cache`. Under a kernel's name there is always a whole kernel or none.
-fn download(cache: &Path, platform: &Platform) -> Result<PathBuf, String> {
-    println!("vm: fetching the guest's kernel, once");
+fn download(cache: &Path, series: Series, platform: &Platform) -> Result<PathBuf, String> {
+    let suite = series.suite();
+    println!("vm: fetching the guest's kernel of {suite}, once");
     let failed = |error: std::io::Error| format!("{}: {error}", cache.display());
     let work = workplace(cache).map_err(failed)?;
-    let backports = Suite::open(work.path(), debian::BACKPORTS, platform.debian)?;
-    let package = backports.download_kernel(platform.kernel_package)?;
+    let suite = Suite::open(work.path(), suite, platform.debian)?;
+    let package = suite.download_kernel(platform.kernel_package)?;
     let unpacked = work.path().join("unpacked");
     debian::unpack(&package, &unpacked)?;
     let kernel = work.path().join("kernel");
@@ -227,16 +286,39 @@ fn arrange(unpacked: &Path, kernel: &Path) -> Result<String, String> {
     Ok(release)
 }
 
-/// Unpacks `*.ko.xz`, so that the guest can load the modules.
+/// Unpacks `*.ko.xz`, so that the guest can load the modules. Older kernels have them unpacked.
 fn decompress(modules: &Path) -> Result<(), String> {
     let files = files_below(modules).map_err(|error| error.to_string())?;
     let compressed = files
         .into_iter()
         .filter(|file| file.extension().is_some_and(|suffix| suffix == "xz"));
+    let compressed: Vec<_> = compressed.collect();
+    if compressed.is_empty() {
+        return Ok(());
+    }
     let mut xz = workspace::command("xz");
     xz.arg("--decompress").arg("--").args(compressed);
     process::succeed(&mut xz, UNPACK_LIMIT)
         .map(drop)
         // The command is as long as the list of modules.
         .map_err(|_| "xz cannot decompress the kernel's modules".to_string())
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_of_one_series() {
+        let cache = tempfile::tempdir().unwrap();
+        let releases = ["6.1.0-44-amd64", "6.12.9+deb12-amd64", "6.12.9+deb12-arm64"];
+        for release in releases {
+            fs::create_dir(cache.path().join(format!("{PREFIX}{release}"))).unwrap();
+        }
+        let found = |series, suffix| newest(cache.path(), series, suffix).unwrap();
+        let is = |release: &str| Some(cache.path().join(format!("{PREFIX}{release}")));
+        assert_eq!(found(Series::Release, "-amd64"), is(releases[0]));
+        assert_eq!(found(Series::Backports, "-amd64"), is(releases[1]));
+        assert_eq!(found(Series::Release, "-arm64"), None);
+    }
 }

@@ -26,7 +26,7 @@ use crate::report::Report;
 use crate::workspace;
 use debian_disk::System;
 use initramfs::Initramfs;
-use kernel::Kernel;
+use kernel::{Kernel, Kernels, Series};
 use modules::Module;
 use platform::Platform;
 use programs::Source;
@@ -36,6 +36,8 @@ use watch::Failure;
 
 const INIT: &str = include_str!("../../guest/init");
 const FINISH: &str = include_str!("../../guest/finish");
+/// The drivers of the control port.
+const PORT: &[&str] = &["virtio_pci", "virtio_console"];
 /// Lines of the console that are quoted with a failure.
 const QUOTED_LINES: usize = 15;
 /// Memory of a guest for a shell without a test.
@@ -144,15 +146,13 @@ pub fn step() -> Result<Report, String> {
         );
         return Ok(report);
     }
-    let kernel = match Kernel::obtain(platform) {
-        Ok(kernel) => kernel,
-        Err(why) => {
-            report.leave_out(format!("vm (no kernel for the guest: {why})"), &[]);
-            return Ok(report);
-        }
-    };
     let tests: Vec<_> = TESTS.iter().filter(|test| !test.measures).collect();
-    let bench = Bench::with_kernel(platform, kernel, &tests, false)?;
+    let kernels = Kernels::obtain(platform, tests.iter().map(|test| test.kernel));
+    if let Err(why) = kernels.get(Series::Backports) {
+        report.leave_out(format!("vm (no kernel for the guest: {why})"), &[]);
+        return Ok(report);
+    }
+    let bench = Bench::with_kernels(platform, kernels, &tests, false)?;
     for test in tests {
         bench.run(test, &mut report);
     }
@@ -178,8 +178,15 @@ fn shell(options: &Options) -> Result<bool, String> {
         .copied()
         .collect();
     install::require(bench.programs.missing(&programs))?;
-    let modules = bench.kernel.modules.resolve(&modules)?;
-    let mut root = bench.root(&modules, &programs, wanted.iter().any(|test| test.uzram))?;
+    let series = test.map_or(Series::Backports, |test| test.kernel);
+    let kernel = bench.kernels.get(series)?;
+    let modules = kernel.modules.resolve(&modules)?;
+    let mut root = bench.root(
+        kernel,
+        &modules,
+        &programs,
+        wanted.iter().any(|test| test.uzram),
+    )?;
     root.file("/test/shell", false, b"");
     if let Some(test) = test {
         add_test(&mut root, test, bench.platform)?;
@@ -189,7 +196,7 @@ fn shell(options: &Options) -> Result<bool, String> {
     let folder = folder(bench.platform, "shell");
     let guest = Guest {
         platform: bench.platform,
-        kernel: &bench.kernel,
+        kernel,
         archive: &root.finish(),
         memory_mib: test.map_or(SHELL_MEMORY_MIB, |test| test.memory_mib),
         counts: test.is_some_and(|test| test.counts),
@@ -205,7 +212,7 @@ fn shell(options: &Options) -> Result<bool, String> {
 /// The state that all guests of a run share.
 struct Bench {
     platform: &'static Platform,
-    kernel: Kernel,
+    kernels: Kernels,
     programs: Source,
     uzram: Option<PathBuf>,
     package: Option<PathBuf>,
@@ -221,12 +228,17 @@ impl Bench {
         let platform = options.platform;
         install::require(missing_base(platform))?;
         platform.target()?.require(options.install)?;
-        Bench::with_kernel(platform, Kernel::obtain(platform)?, tests, true)
+        let wanted = tests.iter().map(|test| test.kernel);
+        let kernels = Kernels::obtain(platform, wanted.clone());
+        for series in wanted {
+            kernels.get(series)?;
+        }
+        Bench::with_kernels(platform, kernels, tests, true)
     }
 
-    fn with_kernel(
+    fn with_kernels(
         platform: &'static Platform,
-        kernel: Kernel,
+        kernels: Kernels,
         tests: &[&GuestTest],
         show: bool,
     ) -> Result<Bench, String> {
@@ -252,10 +264,12 @@ impl Bench {
         let instructions = wants_instructions
             .then(|| dist::build_instructions(&target))
             .transpose()?;
-        println!("vm: Linux {}", kernel.release);
+        for kernel in kernels.iter() {
+            println!("vm: Linux {}", kernel.release);
+        }
         Ok(Bench {
             platform,
-            kernel,
+            kernels,
             programs: programs_of(platform)?,
             uzram,
             package,
@@ -279,9 +293,17 @@ impl Bench {
             report.leave_out(what, &packages);
             return;
         }
+        let kernel = match self.kernels.get(test.kernel) {
+            Ok(kernel) => kernel,
+            Err(why) => {
+                let what = format!("vm: {} (no kernel for the guest: {why})", test.name);
+                report.leave_out(what, &[]);
+                return;
+            }
+        };
         let started = Instant::now();
         let folder = folder(self.platform, test.name);
-        let result = match (self.attempt(test, &folder), test.planted) {
+        let result = match (self.attempt(test, kernel, &folder), test.planted) {
             (Err(failure), Some(planted)) if planted(&failure) => Ok(format!("found: {failure}")),
             (Ok(_), Some(_)) => Err("the planted failure went unseen".to_string()),
             (Ok(remark), None) => Ok(remark),
@@ -291,12 +313,12 @@ impl Bench {
     }
 
     /// One guest from start to end: a remark, or the fault.
-    fn attempt(&self, test: &GuestTest, folder: &Path) -> Result<String, Failure> {
+    fn attempt(&self, test: &GuestTest, kernel: &Kernel, folder: &Path) -> Result<String, Failure> {
         // What was there is of another run.
         let _ = fs::remove_dir_all(folder);
-        let modules = self.kernel.modules.resolve(test.modules);
+        let modules = kernel.modules.resolve(test.modules);
         let modules = modules.map_err(Failure::Module)?;
-        let root = self.root(&modules, test.programs, test.uzram);
+        let root = self.root(kernel, &modules, test.programs, test.uzram);
         let mut root = root.map_err(Failure::Other)?;
         add_test(&mut root, test, self.platform).map_err(Failure::Other)?;
         for (name, program) in self.tests.iter().filter(|_| test.tests) {
@@ -307,13 +329,15 @@ impl Bench {
         let mut second = None;
         if let Some(text) = test.second {
             root.file("/test/second", true, script(text, self.platform).as_bytes());
-            let mut start = self.root(&modules, &[], false).map_err(Failure::Other)?;
+            let mut start = self
+                .root(kernel, &modules, &[], false)
+                .map_err(Failure::Other)?;
             start.file("/test/root", false, b"");
             second = Some(start.finish());
         }
         let guest = Guest {
             platform: self.platform,
-            kernel: &self.kernel,
+            kernel,
             archive: &root.finish(),
             memory_mib: test.memory_mib,
             counts: test.counts,
@@ -350,6 +374,7 @@ impl Bench {
     /// The root filesystem, without a script to run in it.
     fn root(
         &self,
+        kernel: &Kernel,
         modules: &[Module],
         programs: &[Tool],
         uzram: bool,
@@ -357,15 +382,10 @@ impl Bench {
         let mut root = Initramfs::default();
         root.file("/init", true, INIT.as_bytes());
         root.file("/test/finish", false, FINISH.as_bytes());
-        let mut to_load = String::new();
-        for module in modules {
-            let path = format!("/lib/modules/{}.ko", module.name);
-            to_load += &format!("{path} {}\n", module.parameters);
-            let content = fs::read(&module.file)
-                .map_err(|error| format!("{}: {error}", module.file.display()))?;
-            root.file(&path, false, &content);
-        }
-        root.file("/etc/modules", false, to_load.as_bytes());
+        let port = kernel.modules.resolve(PORT)?;
+        add_modules(&mut root, "/etc/port", port.iter())?;
+        let modules = modules.iter().filter(|module| !port.contains(module));
+        add_modules(&mut root, "/etc/modules", modules)?;
         let busybox = self.programs.find(install::BUSYBOX)?;
         programs::add_static(&mut root, &busybox, "/bin/busybox")?;
         for program in programs {
@@ -402,6 +422,24 @@ impl Bench {
         let quoted = lines[first..].join("\n    ");
         format!("    {quoted}\n    all of it: {}", log.display())
     }
+}
+
+/// Puts modules into the root, and their names with their parameters into the file `list`.
+fn add_modules<'a>(
+    root: &mut Initramfs,
+    list: &str,
+    modules: impl Iterator<Item = &'a Module>,
+) -> Result<(), String> {
+    let mut to_load = String::new();
+    for module in modules {
+        let path = format!("/lib/modules/{}.ko", module.name);
+        to_load += &format!("{path} {}\n", module.parameters);
+        let content = fs::read(&module.file)
+            .map_err(|error| format!("{}: {error}", module.file.display()))?;
+        root.file(&path, false, &content);
+    }
+    root.file(list, false, to_load.as_bytes());
+    Ok(())
 }
 
 /// Puts the test's own files into the root.

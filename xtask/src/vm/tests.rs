@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::kernel::Series;
 use super::programs::Source;
 use super::qemu::{Device, image_name, stat_name};
 use super::watch::Failure;
@@ -22,6 +23,8 @@ pub struct GuestTest {
     /// The script of a second boot, with the same devices and the first one as the root. The first
     /// script has put it there from /test/second.
     pub second: Option<&'static str>,
+    /// The series of its kernel.
+    pub kernel: Series,
     /// Modules to load before the script, with their dependencies.
     pub modules: &'static [&'static str],
     /// Programs to copy from this machine.
@@ -60,6 +63,7 @@ const PLAIN: GuestTest = GuestTest {
     name: "",
     script: "",
     second: None,
+    kernel: Series::Backports,
     modules: &[],
     programs: &[],
     debian: false,
@@ -171,6 +175,18 @@ pub const TESTS: &[GuestTest] = &[
         eat: true,
         memory_mib: 512,
         limit: Duration::from_secs(600),
+        ..PLAIN
+    },
+    GuestTest {
+        name: "survive-6.1",
+        script: concat!("ATTACH=loop\n", include_str!("../../guest/survive.sh")),
+        // Whose Debian kernel has no ublk.
+        kernel: Series::Release,
+        modules: &["fuse", "loop", "ext4"],
+        programs: &[install::FIO, install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 768,
+        limit: Duration::from_secs(400),
         ..PLAIN
     },
     GuestTest {
@@ -356,6 +372,21 @@ pub const TESTS: &[GuestTest] = &[
         eat: true,
         memory_mib: 512,
         limit: Duration::from_secs(600),
+        measures: true,
+        ..PLAIN
+    },
+    GuestTest {
+        name: "survive-6.1-long",
+        script: concat!(
+            "ATTACH=loop KILLS=1000\n",
+            include_str!("../../guest/survive.sh")
+        ),
+        kernel: Series::Release,
+        modules: &["fuse", "loop", "ext4"],
+        programs: &[install::FIO, install::MKFS, install::E2FSCK],
+        uzram: true,
+        memory_mib: 768,
+        limit: Duration::from_secs(3600),
         measures: true,
         ..PLAIN
     },
