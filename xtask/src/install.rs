@@ -62,6 +62,7 @@ pub const PROMTOOL: Tool = tool("promtool", "prometheus");
 pub const QEMU_AARCH64: Tool = tool("qemu-aarch64-static", "qemu-user-static");
 pub const QEMU_IMG: Tool = tool("qemu-img", "qemu-utils");
 pub const QEMU_IO: Tool = tool("qemu-io", "qemu-utils");
+pub const QEMU_NBD: Tool = tool("qemu-nbd", "qemu-utils");
 pub const QEMU_DAEMON: Tool = tool("qemu-storage-daemon", "qemu-system-common");
 pub const QEMU_SYSTEM: Tool = tool("qemu-system-x86_64", "qemu-system-x86");
 pub const QEMU_SYSTEM_ARM: Tool = tool("qemu-system-aarch64", "qemu-system-arm");
@@ -107,6 +108,7 @@ pub const ALL: &[Tool] = &[
     QEMU_AARCH64,
     QEMU_IMG,
     QEMU_IO,
+    QEMU_NBD,
     QEMU_DAEMON,
     QEMU_SYSTEM,
     QEMU_SYSTEM_ARM,

@@ -190,6 +190,23 @@ pub const TESTS: &[GuestTest] = &[
         ..PLAIN
     },
     GuestTest {
+        name: "survive-nbd",
+        script: include_str!("../../guest/survive-nbd.sh"),
+        modules: &["nbd max_part=0 nbds_max=1", "ext4"],
+        programs: &[
+            install::FIO,
+            install::MKFS,
+            install::E2FSCK,
+            install::NBD_CLIENT,
+            install::NBDCOPY,
+            install::QEMU_NBD,
+        ],
+        uzram: true,
+        memory_mib: 768,
+        limit: Duration::from_secs(400),
+        ..PLAIN
+    },
+    GuestTest {
         name: "vhost-root",
         script: include_str!("../../guest/vhost-root-fill.sh"),
         second: Some(include_str!("../../guest/vhost-root-boot.sh")),
