@@ -29,7 +29,7 @@ const fn column(title: &'static str, cell: Cell) -> Column {
 }
 
 /// All of zramctl's, and our own behind them.
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 17] = [
     column("NAME", Cell::Text(|disk| text(disk, "name"))),
     column("DISKSIZE", Cell::Bytes("disksize")),
     column("DATA", Cell::Bytes("orig_data_size")),
@@ -59,6 +59,7 @@ const COLUMNS: [Column; 16] = [
     column("MOUNTPOINT", Cell::Text(mount_point)),
     column("CLIENTS", Cell::Count(|disk| text(disk, "connections"))),
     column("PID", Cell::Count(|disk| text(disk, "pid"))),
+    column("HOLDER", Cell::Count(|disk| text(disk, "holder"))),
     column("ENDPOINT", Cell::Text(|disk| text(disk, "endpoint"))),
 ];
 

@@ -11,10 +11,12 @@ use crate::failure::Result;
 use crate::output::{Align, bold, columns as aligned, cut, print, print_json, width};
 
 /// The fields of a disk in JSON, by the attribute table's names.
-const LISTED: [&str; 12] = [
+const LISTED: [&str; 14] = [
     "name",
     "device",
     "pid",
+    "holder",
+    "take_overs",
     "comp_algorithm",
     "pool",
     "disksize",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, eventually};
 
-const NAMES: [&str; 63] = [
+const NAMES: [&str; 64] = [
     "name",
     "device",
     "path",
@@ -16,6 +16,7 @@ const NAMES: [&str; 63] = [
     "holder",
     "take_overs",
     "last_end",
+    "replayed",
     "disksize",
     "initstate",
     "comp_algorithm",

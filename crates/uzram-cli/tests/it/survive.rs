@@ -642,20 +642,22 @@ fn qemus_client_connects_again() {
 }
 
 /// Kills servers of a disk that is attached, while `load` runs on it.
-fn kills_while(load: &mut Command, home: &Home) -> u64 {
+/// The kills, and the requests that successors answered for the dead.
+fn kills_while(load: &mut Command, home: &Home) -> (u64, u64) {
     let mut load = load.stdout(Stdio::null()).spawn().unwrap();
     let mut rng = Rng::new(7);
-    let mut kills = 0;
+    let (mut kills, mut replayed) = (0, 0);
     let status = loop {
         if let Some(status) = load.try_wait().unwrap() {
             break status;
         }
         end_by(home, "d", "KILL");
         kills += 1;
+        replayed += told(home, "d")["replayed"].as_u64().unwrap();
         std::thread::sleep(Duration::from_micros(rng.below(100_000) as u64));
     };
     assert!(status.success(), "{status} after {kills} kills");
-    kills
+    (kills, replayed)
 }
 
 /// The path of the disk `d`, attached in this way; none where it cannot be.
@@ -727,10 +729,11 @@ fn files_and_block_devices_lose_nothing_by_kills_under_fio() {
         fio.arg(format!("--runtime={fio_seconds}"));
         fio.arg("--verify_state_save=0");
         fio.arg(format!("--filename={}", path.display()));
-        let kills = kills_while(&mut fio, &home);
+        let (kills, replayed) = kills_while(&mut fio, &home);
         assert!(kills >= self::kills() / 2, "{kills} kills");
+        assert!(replayed > 0, "no kill met a request under way");
         let last = followed(&home, kills);
-        println!("{attach}: {kills} kills, {last}");
+        println!("{attach}: {kills} kills, {replayed} requests answered for the dead, {last}");
         ends_cleanly(&home, &mut served);
     }
 }

@@ -150,6 +150,12 @@ impl Mount {
         self.gate.opens()
     }
 
+    /// Requests that a dead process had taken, and that were answered when this one [took the mount over](Mount::resume).
+    #[must_use]
+    pub fn replayed(&self) -> u64 {
+        self.mounted.replayed()
+    }
+
     /// Runs `work` while the file is not open and cannot be opened (`EBUSY`).
     ///
     /// # Errors

@@ -49,6 +49,7 @@ pub(super) struct Mounted {
     workers: Option<Vec<JoinHandle<()>>>,
     /// The one to unmount it where this process may not.
     keeper: Option<Keeper>,
+    replayed: u64,
 }
 
 impl Unserved {
@@ -76,6 +77,7 @@ impl Unserved {
             directory: self.directory,
             device_number: 0,
             keeper: Some(keeper),
+            replayed: 0,
         })
     }
 }
@@ -98,6 +100,7 @@ impl Mounted {
             device_number: 0,
             workers: Some(workers),
             keeper: None,
+            replayed: 0,
         };
         // Asks the new workers, so that a mount which cannot serve fails here and is taken away.
         mounted.device_number = fs::metadata(to.directory).map_err(refused)?.dev();
@@ -116,7 +119,7 @@ impl Mounted {
         mut slots: Vec<Slot>,
     ) -> Result<Mounted> {
         let refused = |error: io::Error| refused(directory, error);
-        worker::settle(&*served, &device, &mut slots);
+        let replayed = worker::settle(&*served, &device, &mut slots);
         let workers = worker::start(served, device, slots).map_err(refused)?;
         let found = rustix::fs::statfs(directory).map_err(|errno| refused(errno.into()))?;
         if found.f_type != FUSE_MAGIC {
@@ -128,7 +131,13 @@ impl Mounted {
             device_number,
             workers: Some(workers),
             keeper: None,
+            replayed,
         })
+    }
+
+    /// Requests of its dead process that were answered when it was taken over.
+    pub fn replayed(&self) -> u64 {
+        self.replayed
     }
 
     /// Whether the kernel still has it: another program may have unmounted it.

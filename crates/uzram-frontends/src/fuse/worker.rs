@@ -59,11 +59,13 @@ pub(super) fn buffer_bytes(request_bytes_max: usize) -> usize {
     request_bytes_max + MESSAGE_BYTES_MIN
 }
 
-/// Answers what dead workers had taken and not answered.
-pub(super) fn settle(served: &dyn Serve, device: &OwnedFd, slots: &mut [Slot]) {
+/// Answers what dead workers had taken and not answered. Returns the number of requests.
+pub(super) fn settle(served: &dyn Serve, device: &OwnedFd, slots: &mut [Slot]) -> u64 {
+    let mut answered = 0;
     for slot in slots {
+        answered += 1;
         match slot.left() {
-            Left::Nothing => {}
+            Left::Nothing => answered -= 1,
             Left::Message(message_bytes) => {
                 let (state, buffer) = slot.parts();
                 carry_out(served, device, &state, buffer, message_bytes);
@@ -75,6 +77,7 @@ pub(super) fn settle(served: &dyn Serve, device: &OwnedFd, slots: &mut [Slot]) {
             }
         }
     }
+    answered
 }
 
 struct Worker {

@@ -311,6 +311,14 @@ impl Attachment {
         }
     }
 
+    /// Requests that the dead server had taken, and this one answered as it took over. The driver of ublk does not tell.
+    pub(crate) fn replayed(&self) -> u64 {
+        match &self.way {
+            Way::Fuse(parts) => lock(parts).mount.as_ref().map_or(0, Mount::replayed),
+            Way::Ublk(_) => 0,
+        }
+    }
+
     /// Runs `work` while the device is not in use.
     ///
     /// # Errors

@@ -47,6 +47,8 @@ pub static TABLE: &[Attribute] = {
             |s| s.device.keeper().map_or(0, |keeper| keeper.begin().take_overs).into()),
         shown(SERVER, "last_end", "how the last of them ended, and for how long nobody served",
             |s| s.device.keeper().map_or_else(String::new, last_end).into()),
+        shown((Group::Server, Measure::Count), "replayed", "requests that it had taken and this one answered, by FUSE or a loop device",
+            |s| s.device.replayed().into()),
         shown(BYTES, "disksize", "size of the device",
             |s| s.device.size_bytes().into()).writable(set::disksize).file(READ_WRITE),
         shown(COUNT, "initstate", "1: it has a size, and is ready for use",

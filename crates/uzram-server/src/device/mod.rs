@@ -408,6 +408,12 @@ impl Device {
         self.places.iter().any(|place| place.is_open_to_others())
     }
 
+    /// Requests that the dead server had taken, and this one answered as it took over.
+    #[must_use]
+    pub fn replayed(&self) -> u64 {
+        self.attachment().map_or(0, |attached| attached.replayed())
+    }
+
     /// The clients that use it now.
     #[must_use]
     pub fn connections(&self) -> u64 {

@@ -454,6 +454,7 @@ fn a_spare_is_there_again_and_all_memory_is_mapped() {
     assert_eq!((recovery.pages, recovery.lost_pages), (3000, 0));
     assert_eq!(after.stats().mem_resident_bytes, stats.mem_resident_bytes);
     assert_eq!(held_bytes(&files.0.arena), stats.mem_resident_bytes);
+    assert!(after.inner.has_spare, "its writers wait for the spare too");
     let mapped = after.inner.pool.mapped_bytes() as u64;
     assert_eq!(mapped, stats.mem_resident_bytes);
     let table = after.inner.table.words().region();
