@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Ok(cli) => run(cli),
         Err(error) => parse_error(&error),
     };
+    log::logger().flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -107,6 +107,7 @@ impl Server {
             keeper.keep(SERVER_KEY.into(), claim.name().into(), &files);
         }
         let prepared = Prepared::new(state, claim, control, inherited, keeper)?;
+        prepared.registry.publish()?;
         for config in configs {
             prepared
                 .registry
@@ -203,13 +204,15 @@ fn resume(
     // everything by name (`Server`'s destructor).
     std::mem::forget(Arc::clone(&prepared.registry));
     prepared.registry.resume(left)?;
+    // Last: the file may have been swapped out, to a disk of this server.
+    prepared.registry.publish()?;
     Ok(prepared)
 }
 
 impl Prepared {
     fn new(
         state: &StateDir,
-        mut claim: Claim,
+        claim: Claim,
         control: BoundControl,
         inherited: Vec<Inherited>,
         keeper: Option<Arc<Keeper>>,
@@ -220,7 +223,6 @@ impl Prepared {
             control: state.control_socket(&number),
             holder: keeper.as_ref().map(|keeper| keeper.begin().holder),
         };
-        claim.publish(&owner)?;
         let registry = Registry::new(state, claim, owner, inherited, keeper.clone())?;
         Ok(Prepared {
             control,
@@ -327,6 +329,7 @@ fn leave_when_asked(keeper: Arc<Keeper>, registry: Arc<Registry>, socket: PathBu
         if keeper.waits_for_hand_over() {
             log::info!("handing over: requests under way are answered first");
             registry.leave(HAND_OVER_TIMEOUT);
+            log::logger().flush();
             // No destructor runs: names, sockets and mounts stay.
             std::process::exit(0);
         }

@@ -77,6 +77,18 @@ impl Registry {
         })
     }
 
+    /// Says in the state directory who this server is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub(crate) fn publish(&self) -> Result<()> {
+        let changing = &mut *self.lock();
+        match &mut changing.own_claim {
+            Some(claim) => claim.publish(&changing.owner),
+            None => Ok(()),
+        }
+    }
+
     /// The devices of this moment.
     pub(crate) fn devices(&self) -> Devices {
         let devices = self.devices.read();

@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use uzram::ErrorKind;
 
 use super::kept::Table;
@@ -22,7 +23,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// A child, from its start to its end.
 #[derive(Debug)]
 pub(super) struct Running {
-    child: Child,
+    pid: Pid,
     /// Readable once all its threads have ended.
     pub(super) ended: OwnedFd,
     pub(super) socket: OwnedFd,
@@ -56,12 +57,13 @@ impl Running {
         let mut command = program.command();
         command.args(arguments).stdin(Stdio::from(theirs));
         let child = command.spawn().map_err(failed("cannot start the server"))?;
+        let pid = Pid::from_child(&child);
         // It holds the server's end of the socket.
         drop(command);
-        let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let ended = pidfd_open(pid, PidfdFlags::empty());
         Ok(Running {
             ended: ended.map_err(|error| failed("pidfd")(error.into()))?,
-            child,
+            pid,
             socket,
             started: Instant::now(),
             is_serving: false,
@@ -84,26 +86,33 @@ impl Running {
     }
 
     /// Ends one that never began.
-    pub(super) fn discard(mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub(super) fn discard(self) {
+        self.signal(Signal::KILL);
+        let _ = self.status();
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        let _ = kill_process(Pid::from_child(&self.child), signal);
+        let _ = kill_process(self.pid, signal);
     }
 
     /// The status of its end, which [`Running::ended`] has told of.
     ///
     /// # Errors
     /// [`ErrorKind::Io`].
-    pub(super) fn status(&mut self) -> Result<ExitStatus> {
-        let failed = |error| Error::new(ErrorKind::Io, "holder: wait").with_source(error);
-        self.child.wait().map_err(failed)
+    pub(super) fn status(&self) -> Result<ExitStatus> {
+        loop {
+            match waitpid(Some(self.pid), WaitOptions::empty()) {
+                Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
+                Ok(None) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    return Err(Error::new(ErrorKind::Io, "holder: wait").with_source(error));
+                }
+            }
+        }
     }
 }
 

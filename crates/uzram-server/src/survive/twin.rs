@@ -6,11 +6,13 @@
 //! (`CLONE_VM` of clone(2)) and nothing else of this one: no descriptor and no signal. The holder keeps a socket, and the
 //! second process ends once that is closed: when a successor has mapped and locked all of it.
 //!
-//! A driver whose memory is mapped here would take this process for alive, so the second one unmaps that.
+//! After the death of this process the second one unmaps two things. A driver whose memory is mapped here would take this
+//! process for alive. And what this process had for itself, as its heap, is memory that its successor needs now, and that
+//! may be all there is.
 //!
 //! It runs on a stack of its own, but with the thread-local memory of the thread that started it. That thread does nothing
-//! any more, so both never meet. After the death of this process any of its locks may be held for ever: the second one
-//! takes none, and allocates nothing.
+//! any more, so both never meet. After the death of this process any of its locks may be held for ever, and its heap is
+//! gone: the second one takes none, and allocates nothing.
 
 #![allow(unsafe_code)]
 
@@ -22,6 +24,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use uzram::ErrorKind;
 
@@ -33,6 +36,10 @@ const STACK_BYTES: usize = 64 << 10;
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Names of mappings by which a driver knows that a process lives, as /proc/PID/maps has them.
 const DRIVERS: [&[u8]; 2] = [b"/dev/ublkc", b"anon_inode:[io_uring]"];
+/// The mapping of the first heap there.
+const HEAP: &[u8] = b"[heap]";
+/// Memory on both sides of a thread-local variable that is kept, in bytes: all of a thread's lies there.
+const THREAD_LOCAL_BYTES: usize = 64 << 10;
 /// Longest part of a line there that is looked at.
 const LINE_BYTES: usize = 512;
 
@@ -80,8 +87,12 @@ pub(crate) fn start() -> Result<OwnedFd> {
 /// Starts the process from this thread, which must do nothing from then on.
 fn clone_this(descriptors: Descriptors) -> io::Result<()> {
     let descriptors = Box::leak(Box::new(descriptors));
-    let stack = Box::leak(vec![0_u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
-    let top = stack.as_mut_ptr_range().end.cast();
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping at a place of the kernel's choice touches no memory of ours.
+    let stack = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), STACK_BYTES, protection, flags)
+    }?;
+    let top = stack.wrapping_byte_add(STACK_BYTES);
     // Nobody else waits for it than the holder, which is the parent of both.
     let flags = libc::CLONE_VM | libc::CLONE_PARENT;
     // SAFETY: it is plain bits.
@@ -104,6 +115,7 @@ fn clone_this(descriptors: Descriptors) -> io::Result<()> {
 extern "C" fn twin(descriptors: *mut c_void) -> c_int {
     // SAFETY: it was made of a reference to such a value, which lives for ever and is not written any more.
     let Descriptors { socket, mut ended } = unsafe { *descriptors.cast::<Descriptors>() };
+    let kept = kept();
     if !close_all_but(socket, ended) || !tell(socket) {
         return 1;
     }
@@ -121,7 +133,7 @@ extern "C" fn twin(descriptors: *mut c_void) -> c_int {
             return 0;
         }
         if events[1].revents != 0 {
-            unmap_drivers();
+            unmap_private(&kept);
             // A negative one is not looked at.
             ended = -1;
         }
@@ -146,14 +158,27 @@ fn tell(socket: c_int) -> bool {
     unsafe { libc::write(socket, [1_u8].as_ptr().cast(), 1) == 1 }
 }
 
-/// Unmaps what drivers have mapped here.
-fn unmap_drivers() {
+/// Memory that the process needs itself, whole pages of the system: its stack, and the thread-local memory.
+fn kept() -> [Range<usize>; 2] {
+    let page_bytes = uzram::system_page::size_bytes();
+    let around = |at: usize, bytes: usize| {
+        let start = at.saturating_sub(bytes) / page_bytes * page_bytes;
+        start..(at + bytes).next_multiple_of(page_bytes)
+    };
+    let on_stack = 0_u8;
+    // SAFETY: it is the address of a thread-local variable.
+    let local = unsafe { libc::__errno_location() };
+    [
+        around((&raw const on_stack).addr(), STACK_BYTES),
+        around(local.addr(), THREAD_LOCAL_BYTES),
+    ]
+}
+
+/// Unmaps what the dead process had for itself, and what drivers have mapped here.
+fn unmap_private(kept: &[Range<usize>]) {
     // SAFETY: the path ends with a zero.
     let file = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
-    let mut line = Line {
-        bytes: [0; LINE_BYTES],
-        length: 0,
-    };
+    let mut lines = Lines::new();
     let mut bytes = [0; 4096];
     loop {
         // SAFETY: as many bytes are there.
@@ -162,14 +187,8 @@ fn unmap_drivers() {
             break;
         };
         for byte in bytes.iter().take(count) {
-            if let Some(mapping) = line.add(*byte) {
-                // SAFETY: the process that used this memory is dead, and this one does not.
-                unsafe {
-                    libc::munmap(
-                        std::ptr::without_provenance_mut(mapping.start),
-                        mapping.len(),
-                    )
-                };
+            if let Some(mapping) = lines.add(*byte) {
+                unmap_but(mapping, kept);
             }
         }
     }
@@ -177,14 +196,42 @@ fn unmap_drivers() {
     unsafe { libc::close(file) };
 }
 
-/// The beginning of a line of /proc/PID/maps.
-struct Line {
-    bytes: [u8; LINE_BYTES],
-    length: usize,
+/// Unmaps the parts of `mapping` that are not kept.
+fn unmap_but(mapping: Range<usize>, kept: &[Range<usize>]) {
+    let Some((first, others)) = kept.split_first() else {
+        if !mapping.is_empty() {
+            let start = std::ptr::without_provenance_mut(mapping.start);
+            // SAFETY: the process that used this memory is dead, and this one uses what it keeps.
+            unsafe { libc::munmap(start, mapping.len()) };
+        }
+        return;
+    };
+    if first.end <= mapping.start || mapping.end <= first.start {
+        return unmap_but(mapping, others);
+    }
+    unmap_but(mapping.start..first.start.max(mapping.start), others);
+    unmap_but(first.end.min(mapping.end)..mapping.end, others);
 }
 
-impl Line {
-    /// Takes the next byte in. Returns the addresses of the line that ends with it, if a driver's memory is there.
+/// Lines of /proc/PID/maps, of which the beginnings are looked at.
+struct Lines {
+    bytes: [u8; LINE_BYTES],
+    length: usize,
+    /// The end of the mapping before, if it is a file's: a program's variables follow it.
+    file_end: usize,
+}
+
+impl Lines {
+    fn new() -> Lines {
+        Lines {
+            bytes: [0; LINE_BYTES],
+            length: 0,
+            file_end: 0,
+        }
+    }
+
+    /// Takes the next byte in. Returns the addresses of the line that ends with it, if a driver's memory is there or
+    /// private memory that is no file's.
     fn add(&mut self, byte: u8) -> Option<Range<usize>> {
         if byte != b'\n' {
             if let Some(place) = self.bytes.get_mut(self.length) {
@@ -194,17 +241,28 @@ impl Line {
             return None;
         }
         let line = self.bytes.get(..std::mem::take(&mut self.length))?;
-        let names = |name: &&[u8]| line.windows(name.len()).any(|part| part == *name);
-        DRIVERS.iter().find(|name| names(name))?;
-        let mut words = line.split(|byte| matches!(byte, b'-' | b' '));
-        let mut address = || {
-            let digits = words.next()?;
-            digits.iter().try_fold(0_usize, |value, digit| {
-                Some(value << 4 | char::from(*digit).to_digit(16)? as usize)
-            })
-        };
-        Some(address()?..address()?)
+        let mut words = line
+            .split(|byte| *byte == b' ')
+            .filter(|word| !word.is_empty());
+        let mut addresses = words.next()?.split(|byte| *byte == b'-').map(hexadecimal);
+        let mapping = addresses.next()??..addresses.next()??;
+        let access = words.next()?;
+        // Offset, device, inode.
+        let name = words.nth(3).unwrap_or_default();
+        let follows_file = std::mem::take(&mut self.file_end) == mapping.start;
+        if name.first() == Some(&b'/') {
+            self.file_end = mapping.end;
+        }
+        let is_driver = DRIVERS.iter().any(|driver| name.starts_with(driver));
+        let is_private = access == b"rw-p" && (name == HEAP || name.is_empty() && !follows_file);
+        (is_driver || is_private).then_some(mapping)
     }
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<usize> {
+    digits.iter().try_fold(0_usize, |value, digit| {
+        Some(value << 4 | char::from(*digit).to_digit(16)? as usize)
+    })
 }
 
 #[cfg(test)]
@@ -212,26 +270,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_of_drivers_are_found_among_others() {
+    fn private_memory_and_drivers_are_found_among_other_mappings() {
         let text = "\
 555555554000-555555556000 r--p 00000000 fe:00 262 /usr/bin/ublkcount\n\
-7ffff7d00000-7ffff7e00000 rw-s 00000000 00:01 9 /memfd:uzram (deleted)\n\
-7ffff7f00000-7ffff7f02000 r--s 00000000 00:06 88 /dev/ublkc0\n\
-7ffff7f02000-7ffff7f06000 rw-s 10000000 00:0f 7 anon_inode:[io_uring]\n\
+555555556000-555555558000 rw-p 00002000 fe:00 262 /usr/bin/ublkcount\n\
+555555558000-555555559000 rw-p 00000000 00:00 0\n\
+55555555a000-55555557a000 rw-p 00000000 00:00 0                          [heap]\n\
+7ffff7c00000-7ffff7d00000 ---p 00000000 00:00 0\n\
+7ffff7d00000-7ffff7e00000 rw-s 00000000 00:01 9                          /memfd:uzram (deleted)\n\
+7ffff7f00000-7ffff7f02000 r--s 00000000 00:06 88                         /dev/ublkc0\n\
+7ffff7f02000-7ffff7f06000 rw-s 10000000 00:0f 7                          anon_inode:[io_uring]\n\
 zz-7f r--s 00000000 00:06 88 /dev/ublkc1\n\
 \n\
-7ffff7f06000-7ffff7f08000 rw-p 00000000 00:00 0\n";
-        let mut line = Line {
-            bytes: [0; LINE_BYTES],
-            length: 0,
-        };
+7ffff7f07000-7ffff7f08000 rw-p 00000000 00:00 0 \n\
+7ffffffde000-7ffffffff000 rw-p 00000000 00:00 0                          [stack]\n";
+        let mut lines = Lines::new();
         let text = format!("{}\n{text}", "x".repeat(3 * LINE_BYTES));
-        let found: Vec<_> = text.bytes().filter_map(|byte| line.add(byte)).collect();
+        let found: Vec<_> = text.bytes().filter_map(|byte| lines.add(byte)).collect();
         assert_eq!(
             found,
             [
+                0x5555_5555_a000..0x5555_5557_a000,
                 0x7fff_f7f0_0000..0x7fff_f7f0_2000,
-                0x7fff_f7f0_2000..0x7fff_f7f0_6000
+                0x7fff_f7f0_2000..0x7fff_f7f0_6000,
+                0x7fff_f7f0_7000..0x7fff_f7f0_8000,
             ]
         );
     }

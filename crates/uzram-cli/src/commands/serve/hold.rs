@@ -13,6 +13,7 @@ use super::for_swap;
 use crate::args::ServeArgs;
 use crate::commands::StateAt;
 use crate::failure::{Failure, Result};
+use crate::logger;
 use crate::signals::{Asked, Signals};
 
 /// Tells a server that a holder is at the other end of its standard input.
@@ -27,6 +28,7 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs, for_swap: bool) -> Result {
     }
     if for_swap {
         for_swap::prepare(false);
+        logger::write_aside();
     }
     let signals = stream(Signals::catch(args.config.is_some())?)?;
     let inherited = inherited_sockets()?.into_iter();
@@ -34,7 +36,9 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs, for_swap: bool) -> Result {
         .map(|socket| (socket.name, socket.socket))
         .collect();
     let holder = Holder::new(state.open()?, arguments(), inherited, for_swap)?;
-    std::process::exit(holder.run(&signals)?)
+    let status = holder.run(&signals)?;
+    log::logger().flush();
+    std::process::exit(status)
 }
 
 /// Those of a server that this process starts.

@@ -62,7 +62,8 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     }
     let mut signals = Signals::catch(plan.config.is_some())?;
     let notifier = notifier();
-    match plan.is_for_swap() {
+    let is_for_swap = plan.is_for_swap();
+    match is_for_swap {
         true => for_swap::prepare(args.held),
         false => give_back_large_memory(),
     }
@@ -81,6 +82,9 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     }
     let config: Vec<&Path> = plan.config.as_deref().into_iter().collect();
     prepared.confine(&config, plan.sandbox);
+    if is_for_swap {
+        logger::write_aside();
+    }
     log::info!("sandbox: {}", sandbox::description());
     let server = prepared.run(notifier)?;
     // The journal has the log's lines about the disks; what to type next is for people.
