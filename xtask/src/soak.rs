@@ -83,8 +83,8 @@ pub fn pager() -> Result<(), String> {
     Ok(())
 }
 
-/// Kills of servers under each kind of disk that this machine has. `cargo xtask vm survive-long survive-vhost-long` are the
-/// same in a guest.
+/// Kills of servers under each kind of disk that this machine has. `cargo xtask vm survive-long survive-6.1-long
+/// survive-vhost-long` are the same in a guest.
 ///
 /// # Errors
 /// A failure of the run.
