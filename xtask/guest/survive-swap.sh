@@ -17,6 +17,7 @@ kill_beside() {
         server=$(asked pid)
         kill -9 "$server" || continue
         killed=$((killed + 1))
+        echo "kill $killed at $(cut -d' ' -f1 /proc/uptime)"
         tries=0
         until now=$(asked pid); [ -n "$now" ] && [ "$now" != "$server" ]; do
             tries=$((tries + 1))

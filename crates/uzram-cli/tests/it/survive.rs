@@ -588,6 +588,22 @@ fn a_server_out_of_descriptors_refuses_what_could_not_be_kept() {
     ends_cleanly(&home, &mut served);
 }
 
+/// As a service manager tells all processes of a unit: the holder passes it on, and two signals are no wish to be cut short.
+#[test]
+fn a_server_that_is_told_twice_at_once_ends_well() {
+    let home = Home::new();
+    for _ in 0..5 {
+        let mut served = survivor(&home, &[]);
+        let mut busy = client(&home, "d");
+        busy.write(0, &noise(1, 4096)).unwrap();
+        let pids = [server_of(&home, "d"), served.child.id().into()].map(|pid| pid.to_string());
+        let sent = Command::new("kill").arg("-TERM").args(&pids).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(served.wait(), Some(0), "{}", served.stderr());
+        assert_eq!(home.files(), [""; 0], "left behind");
+    }
+}
+
 /// A client of its own making would prove little: QEMU's connects again and repeats what was not answered.
 #[test]
 fn qemus_client_connects_again() {

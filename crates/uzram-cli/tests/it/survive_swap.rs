@@ -19,6 +19,13 @@ fn children(pid: u32) -> BTreeMap<u64, String> {
         .collect()
 }
 
+/// Children that have ended, and for which nobody has waited.
+fn dead(pid: u32) -> usize {
+    let all = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let pids = all.split_whitespace().map(|pid| pid.parse().unwrap());
+    pids.filter(|pid| living(*pid).is_none()).count()
+}
+
 /// The name of a process that lives.
 fn living(pid: u64) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
@@ -117,6 +124,7 @@ fn the_next_server_is_the_one_that_waited() {
             standby(&home, holder).is_some_and(|now| now != next)
         });
     }
+    eventually("the dead are collected", || dead(holder) <= 1);
     // One that died is no successor.
     let dead = standby(&home, holder).unwrap();
     send(dead, "KILL");

@@ -88,11 +88,6 @@ impl Holder {
                 self.upgrade = Some(upgrade);
             }
             None => {
-                self.before = Some(Death {
-                    pid: 0,
-                    why: "failed, as the ones before it".into(),
-                    at_ns: now_ns(),
-                });
                 std::mem::swap(&mut self.program, &mut upgrade.other);
                 upgrade.step = Step::Trying;
                 upgrade.until = Instant::now() + SERVE_TIMEOUT;

@@ -35,6 +35,8 @@ use welcome::welcome;
 
 /// Exit status of a server that a second signal cut short.
 const STATUS_CUT_SHORT: i32 = 1;
+/// Signals of a held server that come within this time are one.
+const TOLD_TWICE: Duration = Duration::from_secs(1);
 /// Longest time for such a server to unmount.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -113,7 +115,13 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
         warn("ending: requests under way are answered first; once more to end at once");
     }
     let attached = attached(&server);
-    end_at_once_if_asked_again(signals, state, attached);
+    // A service manager tells all processes of a unit, and the holder tells its server, too.
+    let told_twice = if args.held {
+        TOLD_TWICE
+    } else {
+        Duration::ZERO
+    };
+    end_at_once_if_asked_again(signals, state, attached, told_twice);
     drop(server);
     Ok(())
 }
@@ -165,11 +173,17 @@ fn attached(server: &Server) -> Vec<String> {
     attached.map(|device| device.name().to_owned()).collect()
 }
 
-/// From now on another signal to end cuts the end short. No mount is left even then, also if the
-/// two signals came within an instant.
-fn end_at_once_if_asked_again(mut signals: Signals, state: StateDir, attached: Vec<String>) {
+/// From now on another signal to end cuts the end short, unless it comes within `told_twice`. No mount is left even then,
+/// also if the two signals came within an instant.
+fn end_at_once_if_asked_again(
+    mut signals: Signals,
+    state: StateDir,
+    attached: Vec<String>,
+    told_twice: Duration,
+) {
+    let first = Instant::now();
     let end = move || {
-        while signals.wait() != Asked::End {}
+        while signals.wait() != Asked::End || first.elapsed() < told_twice {}
         let (done, is_done) = std::sync::mpsc::channel();
         thread::spawn(move || {
             for name in attached {
