@@ -28,7 +28,7 @@ kill_beside() {
     wait "$program" || fail "$*: status $?"
 }
 
-uzram up --size 512M --swap --survive --name s > /tmp/up 2>&1 || fail up
+uzram up --size 800M --swap --survive --name s > /tmp/up 2>&1 || fail up
 if grep -q for-swap /tmp/up; then fail 'refused by the system'; fi
 grep "$DISK" /proc/swaps
 
@@ -44,7 +44,7 @@ while [ "$killed" -lt $((kills / 2)) ]; do kill_beside $((kills / 2)) /tmp/short
 alone=$killed
 
 ram_kib=$(sed -n 's/MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)
-while [ "$killed" -lt "$kills" ]; do kill_beside "$kills" eat $((ram_kib * 3 / 2 * 1024)); done
+while [ "$killed" -lt "$kills" ]; do kill_beside "$kills" eat $((ram_kib * 5 / 4 * 1024)); done
 swapped=$(sed -n 's/pswpout //p' /proc/vmstat)
 [ $((swapped * 4)) -gt $((ram_kib / 4)) ] || fail "$swapped pages swapped"
 last=$(uzram stat s | sed -n 's/.*served for //p')

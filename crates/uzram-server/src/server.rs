@@ -307,6 +307,7 @@ impl Prepared {
         if let Some(keeper) = self.keeper {
             if swap::is_process_prepared() {
                 keeper.keep_locked();
+                swap::be_usual();
             }
             keeper.serving(&self.number);
             leave_when_asked(keeper, Arc::clone(&self.registry), self.holder_socket)?;

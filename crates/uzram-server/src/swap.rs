@@ -18,8 +18,10 @@
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
+use std::num::ParseIntError;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -51,6 +53,11 @@ const WATERMARK_GAP_BYTES: u64 = 256 << 20;
 const WATERMARK_FACTOR_MAX: u32 = 1000;
 const SCALE_SETTING: &str = "/proc/sys/vm/watermark_scale_factor";
 const BOOST_SETTING: &str = "/proc/sys/vm/watermark_boost_factor";
+const MIN_FREE_SETTING: &str = "/proc/sys/vm/min_free_kbytes";
+/// Memory that the kernel keeps from usual programs for the take-over of a disk that is swapped to: a share of RAM, as a
+/// divisor, and its most, in KiB. Of its whole reserve [urgent](be_urgent) threads get half.
+const TAKE_OVER_SHARE: u64 = 16;
+const TAKE_OVER_KIB_MAX: u64 = 32 << 10;
 /// Memory that malloc has ready for a device: a share of its size, as a divisor, and a least
 /// amount for all devices together, in bytes. A disk full of pages that do not compress takes a
 /// five-hundredth for its blocks' entries, and up to as much again for their holes.
@@ -242,6 +249,23 @@ fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// Makes this thread, and the processes and threads that it starts, real-time ones, until [`be_usual`]: while memory is short,
+/// the system gives such ones a part of what it refuses to others. It is for a holder, and for its next server until that
+/// serves. False where it takes CAP_SYS_NICE.
+pub fn be_urgent() -> bool {
+    system::set_urgent(0, true).is_ok()
+}
+
+/// Makes every thread of this process a usual one.
+pub(crate) fn be_usual() {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    let names = tasks.filter_map(|task| task.ok()?.file_name().into_string().ok());
+    for thread in names.filter_map(|name| name.parse().ok()) {
+        // One that has just ended needs nothing.
+        let _ = system::set_urgent(thread, false);
+    }
+}
+
 /// The memory of this process that is resident, in KiB; 0 where /proc does not say.
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -293,17 +317,21 @@ pub struct Watermarks {
     scale: u32,
     /// vm.watermark_boost_factor
     boost: u32,
+    /// vm.min_free_kbytes
+    min_free_kib: u64,
 }
 
 impl Watermarks {
     /// The settings as `text` has them, one after the other.
     #[must_use]
     pub fn parse(text: &str) -> Option<Watermarks> {
-        let (scale, boost) = text.trim().split_once(' ')?;
-        Some(Watermarks {
-            scale: scale.parse().ok()?,
-            boost: boost.parse().ok()?,
-        })
+        let mut words = text.trim().split(' ');
+        let watermarks = Watermarks {
+            scale: words.next()?.parse().ok()?,
+            boost: words.next()?.parse().ok()?,
+            min_free_kib: words.next()?.parse().ok()?,
+        };
+        words.next().is_none().then_some(watermarks)
     }
 
     /// The settings as they are now.
@@ -314,10 +342,11 @@ impl Watermarks {
         Ok(Watermarks {
             scale: read_setting(SCALE_SETTING)?,
             boost: read_setting(BOOST_SETTING)?,
+            min_free_kib: read_setting(MIN_FREE_SETTING)?,
         })
     }
 
-    /// Makes the kernel start to swap while this much more memory is free, in bytes. Returns the
+    /// With `in_time`, makes the kernel start to swap while this much more memory is free, in bytes. Returns the
     /// former settings if that changed them.
     ///
     /// FUSE and the loop driver allocate memory to pass a page on, and nothing reserves it for
@@ -327,14 +356,21 @@ impl Watermarks {
     /// amount kept from allocations without reserves, and only a thread that frees memory takes it
     /// back: seen with 21 MiB free, of which FUSE got none.
     ///
+    /// If the disk `outlives` its server, more of the lowest amount is kept as well, for the server that takes it over when
+    /// nothing can be swapped: without it that one was seen to wait for ever.
+    ///
     /// # Errors
     /// If /proc/sys cannot be written, as in most containers.
-    pub fn raise(ram_bytes: u64) -> io::Result<Option<Watermarks>> {
+    pub fn raise(ram_bytes: u64, in_time: bool, outlives: bool) -> io::Result<Option<Watermarks>> {
         let before = Watermarks::read()?;
-        let wanted = Watermarks {
-            scale: before.scale.max(watermark_factor(ram_bytes)),
-            boost: 0,
-        };
+        let mut wanted = before;
+        if in_time {
+            wanted.scale = before.scale.max(watermark_factor(ram_bytes));
+            wanted.boost = 0;
+        }
+        if outlives {
+            wanted.min_free_kib = before.min_free_kib.max(take_over_kib(ram_bytes));
+        }
         if before == wanted {
             return Ok(None);
         }
@@ -348,17 +384,26 @@ impl Watermarks {
     /// If /proc/sys cannot be written.
     pub fn set(self) -> io::Result<()> {
         std::fs::write(SCALE_SETTING, self.scale.to_string())?;
-        std::fs::write(BOOST_SETTING, self.boost.to_string())
+        std::fs::write(BOOST_SETTING, self.boost.to_string())?;
+        // Once it is written, the kernel does not choose it by itself any more.
+        match Watermarks::read()?.min_free_kib == self.min_free_kib {
+            true => Ok(()),
+            false => std::fs::write(MIN_FREE_SETTING, self.min_free_kib.to_string()),
+        }
     }
+}
+
+fn take_over_kib(ram_bytes: u64) -> u64 {
+    (ram_bytes / (TAKE_OVER_SHARE << 10)).min(TAKE_OVER_KIB_MAX)
 }
 
 impl fmt::Display for Watermarks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.scale, self.boost)
+        write!(f, "{} {} {}", self.scale, self.boost, self.min_free_kib)
     }
 }
 
-fn read_setting(path: &str) -> io::Result<u32> {
+fn read_setting<T: FromStr<Err = ParseIntError>>(path: &str) -> io::Result<T> {
     let text = std::fs::read_to_string(path)?;
     text.trim().parse().map_err(io::Error::other)
 }
@@ -412,6 +457,8 @@ mod tests {
 
     #[test]
     fn watermarks_are_a_tenth_of_ram_at_most() {
+        assert_eq!(take_over_kib(256 << 20), 16 << 10);
+        assert_eq!(take_over_kib(32 << 30), 32 << 10);
         assert_eq!(watermark_factor(384 << 20), 1000);
         assert_eq!(watermark_factor(32 << 30), 79);
         assert_eq!(watermark_factor(0), 1000);
@@ -422,12 +469,21 @@ mod tests {
         let watermarks = Watermarks {
             scale: 10,
             boost: 15_000,
+            min_free_kib: 45_056,
         };
         assert_eq!(
             Watermarks::parse(&format!("{watermarks}\n")),
             Some(watermarks)
         );
-        for hostile in ["", "10", "10 ", " 15000", "10 15000 1", "-1 0"] {
+        for hostile in [
+            "",
+            "10",
+            "10 ",
+            " 15000",
+            "10 15000",
+            "10 15000 1 1",
+            "-1 0 1",
+        ] {
             assert_eq!(Watermarks::parse(hostile), None, "{hostile:?}");
         }
     }

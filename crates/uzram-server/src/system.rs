@@ -337,3 +337,28 @@ pub(crate) fn reap_others(known: &[u32]) {
         }
     }
 }
+
+/// Has a thread of this process, 0 for the calling one, run before all threads that are not of this kind, or no longer so.
+///
+/// # Errors
+/// If the system refuses: it takes CAP_SYS_NICE.
+pub(crate) fn set_urgent(thread: i32, is_urgent: bool) -> io::Result<()> {
+    let (policy, priority) = match is_urgent {
+        true => (libc::SCHED_RR, 1),
+        false => (libc::SCHED_OTHER, 0),
+    };
+    let priority: libc::c_int = priority;
+    // SAFETY: the kernel's structure is one integer, which is there.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            thread,
+            policy,
+            &raw const priority,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -14,12 +14,18 @@ use super::record::read_note;
 use crate::failure::{Failure, Result};
 use crate::output::warn;
 
-const WATERMARKS: &str = "vm.watermark_scale_factor and vm.watermark_boost_factor";
+const WATERMARKS: &str =
+    "vm.watermark_scale_factor, vm.watermark_boost_factor and vm.min_free_kbytes";
 
-/// Makes the kernel start to swap in time. Returns the change, or the reason why there is none and
+/// Makes the kernel start to swap `in_time`, and, if the disk `outlives` its server, keep memory for the next one. Returns the change, or the reason why there is none and
 /// its consequence, as in a container.
-pub fn raise_watermarks(state: &StateDir, name: &str) -> Option<String> {
-    let raised = match Watermarks::raise(ram_bytes()) {
+pub fn raise_watermarks(
+    state: &StateDir,
+    name: &str,
+    in_time: bool,
+    outlives: bool,
+) -> Option<String> {
+    let raised = match Watermarks::raise(ram_bytes(), in_time, outlives) {
         Ok(raised) => raised,
         Err(error) => {
             return Some(format!(

@@ -91,7 +91,9 @@ pub fn run(state: StateAt<'_>, args: &UpArgs) -> Result {
     let device = started.wait()?;
     let path = PathBuf::from(device.get("endpoint").map(plain).unwrap_or_default());
     let raised = match purpose {
-        Purpose::Swap { .. } if !is_ublk(&path) => kernel_settings::raise_watermarks(&state, &name),
+        Purpose::Swap { .. } if args.survive || !is_ublk(&path) => {
+            kernel_settings::raise_watermarks(&state, &name, !is_ublk(&path), args.survive)
+        }
         _ => None,
     };
     set_up(&state, &name, &path, number(&device, "disksize"), &purpose)

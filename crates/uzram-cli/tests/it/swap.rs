@@ -300,6 +300,8 @@ fn watermarks_stay_raised_until_the_last_swap_is_down() {
             cp "/proc/sys/vm/watermark_${setting}_factor" "$PWD/$setting"
             mount --bind "$PWD/$setting" "/proc/sys/vm/watermark_${setting}_factor"
         done
+        echo 1000 > min
+        mount --bind "$PWD/min" /proc/sys/vm/min_free_kbytes
         settings() { echo "$(cat scale) $(cat boost)"; }
         is() { [ "$(settings)" = "$1" ] || { echo "$2: $(settings), not $1"; exit 1; }; }
         up() { "$UZRAM" up --size 64M --swap --name "$1" > said; }
@@ -329,10 +331,15 @@ fn watermarks_stay_raised_until_the_last_swap_is_down() {
         is "1000 0" "higher before"
         "$UZRAM" down a
         is "1000 15000" "higher before, and after"
+        [ "$(cat min)" = 1000 ] || { echo "min: $(cat min)"; exit 1; }
+        "$UZRAM" up --size 64M --swap --survive --name d
+        [ "$(cat min)" -gt 10000 ] || { echo "min with --survive: $(cat min)"; exit 1; }
+        "$UZRAM" down d
+        [ "$(cat min)" = 1000 ] || { echo "min after it: $(cat min)"; exit 1; }
     "#;
     let output = run_with_own_mounts(&machine, script);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("uzram down b sets 10 15000 again"), "{said}");
+    assert!(said.contains("uzram down b sets 10 15000 1000 again"), "{said}");
     machine.is_clean();
 }
 

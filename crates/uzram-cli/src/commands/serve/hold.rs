@@ -29,6 +29,7 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs, for_swap: bool) -> Result {
     if for_swap {
         for_swap::prepare(false);
         logger::write_aside();
+        let _ = uzram_server::swap::be_urgent();
     }
     let signals = stream(Signals::catch(args.config.is_some())?)?;
     let inherited = inherited_sockets()?.into_iter();
