@@ -339,7 +339,10 @@ fn watermarks_stay_raised_until_the_last_swap_is_down() {
     "#;
     let output = run_with_own_mounts(&machine, script);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("uzram down b sets 10 15000 1000 again"), "{said}");
+    assert!(
+        said.contains("uzram down b sets 10 15000 1000 again"),
+        "{said}"
+    );
     machine.is_clean();
 }
 

@@ -23,7 +23,7 @@ use crate::workload::Workload;
 const BYTES: [usize; 2] = [1 << 30, 64 << 20];
 /// Runs of each corpus.
 const RUNS: [usize; 2] = [5, 3];
-/// What the killed server holds, in bytes, and how often it is killed.
+/// Bytes that the killed server holds, and how often it is killed.
 const SERVED_BYTES: [u64; 2] = [4 << 30, 64 << 20];
 const KILLS: [u32; 2] = [40, 5];
 
@@ -45,7 +45,7 @@ const RATE: (&str, &str) = ("slots_per_second", "slots/s");
 
 /// The figures of a run, each with the end of its case, its variant and its metric. Those of private memory come first where
 /// there are two.
-const FIGURES: [(&str, &str, (&str, &str)); 18] = [
+const FIGURES: [(&str, &str, (&str, &str)); stores::COUNT] = [
     ("first-write", PRIVATE, TIME),
     ("first-write", SUBJECT, TIME),
     ("overwrite/small-pages", PRIVATE, TIME),

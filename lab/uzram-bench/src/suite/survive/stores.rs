@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use uzram::{PageIndex, Remains, Store, StoreBuilder};
 
-use super::FIGURES;
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::workload::{CHUNK_PAGES, Generation, Workload};
 
+/// Figures of a run.
+pub(super) const COUNT: usize = 18;
 /// Pages whose first reads after a take-over are timed.
 const FIRST_READS: usize = 4096;
 
@@ -20,8 +21,8 @@ struct Pair<'a> {
     files: Store,
 }
 
-/// All figures once, in the order of [`FIGURES`].
-pub(super) fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGURES.len()]> {
+/// All figures once, in the order of the suite's list.
+pub(super) fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; COUNT]> {
     let make = |outliving| builder(workload, algorithm, outliving).build();
     let weighed = [
         weigh(workload, make(false)?)?,
@@ -67,7 +68,7 @@ pub(super) fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; FIGU
         slots,
         first_reads,
     ];
-    let mut all = [0.0; FIGURES.len()];
+    let mut all = [0.0; COUNT];
     all.iter_mut()
         .zip(times.into_iter().chain(rest))
         .for_each(|(place, figure)| *place = figure);
