@@ -1,7 +1,7 @@
 # Servers are killed while programs swap to their disk: the programs wait, and their memory is what they wrote. First a program
 # alone is short of memory, in a group of its own. Then the whole guest is, the successors too: what they take over may not
 # have been swapped out to the disk that nobody serves, and their start may not wait for memory.
-kills=${KILLS:-12}
+kills=${KILLS:-8}
 fail() { echo "$1"; cat /tmp/up; exit 1; }
 asked() { uzram stat s 2> /dev/null | awk -v what="$1" '$1 == what { print $2 }'; }
 killed=0
@@ -38,13 +38,13 @@ mount -t cgroup2 groups /sys/fs/cgroup
 echo +memory > /sys/fs/cgroup/cgroup.subtree_control
 mkdir /sys/fs/cgroup/short
 echo 100M > /sys/fs/cgroup/short/memory.max
-printf '#!/bin/sh\necho $$ > /sys/fs/cgroup/short/cgroup.procs\nexec eat 268435456\n' > /tmp/short
+printf '#!/bin/sh\necho $$ > /sys/fs/cgroup/short/cgroup.procs\nexec eat 201326592\n' > /tmp/short
 chmod +x /tmp/short
 while [ "$killed" -lt $((kills / 2)) ]; do kill_beside $((kills / 2)) /tmp/short; done
 alone=$killed
 
 ram_kib=$(sed -n 's/MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)
-while [ "$killed" -lt "$kills" ]; do kill_beside "$kills" eat $((ram_kib * 5 / 4 * 1024)); done
+while [ "$killed" -lt "$kills" ]; do kill_beside "$kills" eat $((ram_kib * 9 / 8 * 1024)); done
 swapped=$(sed -n 's/pswpout //p' /proc/vmstat)
 [ $((swapped * 4)) -gt $((ram_kib / 4)) ] || fail "$swapped pages swapped"
 last=$(uzram stat s | sed -n 's/.*served for //p')

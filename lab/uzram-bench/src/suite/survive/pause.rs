@@ -42,7 +42,7 @@ pub(super) fn measure(
         command.arg("--control-dir").arg(folder);
         command.args(["serve", "--survive", "--no-sandbox", "--name", NAME]);
         command.args(["--algorithm", algorithm, "--size", &bytes.to_string()]);
-        command.arg("--listen").arg(socket);
+        command.arg("--socket").arg(socket);
         command
     })?;
     let socket = server.socket();
