@@ -2,7 +2,7 @@
 # alone is short of memory, in a group of its own. Then the whole guest is, the successors too: what they take over may not
 # have been swapped out to the disk that nobody serves, and their start may not wait for memory.
 kills=${KILLS:-8}
-fail() { echo "$1"; cat /tmp/up; exit 1; }
+fail() { echo "$1"; cat /tmp/up /run/uzram/*.log; exit 1; }
 asked() { uzram stat s 2> /dev/null | awk -v what="$1" '$1 == what { print $2 }'; }
 killed=0
 
@@ -21,7 +21,7 @@ kill_beside() {
         tries=0
         until now=$(asked pid); [ -n "$now" ] && [ "$now" != "$server" ]; do
             tries=$((tries + 1))
-            [ "$tries" -lt 600 ] || fail "no successor of $server"
+            [ "$tries" -lt 200 ] || fail "no successor of $server"
             sleep 0.1
         done
     done
