@@ -187,8 +187,11 @@ fn unmap_private(kept: &[Range<usize>]) {
             break;
         };
         for byte in bytes.iter().take(count) {
-            if let Some(mapping) = lines.add(*byte) {
-                unmap_but(mapping, kept);
+            match lines.add(*byte) {
+                Some(Mapped::Private(mapping)) => unmap_but(mapping, kept),
+                // They may lie right beside what is kept.
+                Some(Mapped::Driver(mapping)) => unmap_but(mapping, &[]),
+                None => {}
             }
         }
     }
@@ -213,6 +216,14 @@ fn unmap_but(mapping: Range<usize>, kept: &[Range<usize>]) {
     unmap_but(first.end.min(mapping.end)..mapping.end, others);
 }
 
+/// Memory that is unmapped.
+#[derive(Debug, PartialEq)]
+enum Mapped {
+    /// The process's own, of no file.
+    Private(Range<usize>),
+    Driver(Range<usize>),
+}
+
 /// Lines of /proc/PID/maps, of which the beginnings are looked at.
 struct Lines {
     bytes: [u8; LINE_BYTES],
@@ -230,9 +241,8 @@ impl Lines {
         }
     }
 
-    /// Takes the next byte in. Returns the addresses of the line that ends with it, if a driver's memory is there or
-    /// private memory that is no file's.
-    fn add(&mut self, byte: u8) -> Option<Range<usize>> {
+    /// Takes the next byte in. Returns the memory of the line that ends with it, if it is to be unmapped.
+    fn add(&mut self, byte: u8) -> Option<Mapped> {
         if byte != b'\n' {
             if let Some(place) = self.bytes.get_mut(self.length) {
                 *place = byte;
@@ -255,7 +265,11 @@ impl Lines {
         }
         let is_driver = DRIVERS.iter().any(|driver| name.starts_with(driver));
         let is_private = access == b"rw-p" && (name == HEAP || name.is_empty() && !follows_file);
-        (is_driver || is_private).then_some(mapping)
+        match (is_driver, is_private) {
+            (true, _) => Some(Mapped::Driver(mapping)),
+            (false, true) => Some(Mapped::Private(mapping)),
+            (false, false) => None,
+        }
     }
 }
 
@@ -290,10 +304,10 @@ zz-7f r--s 00000000 00:06 88 /dev/ublkc1\n\
         assert_eq!(
             found,
             [
-                0x5555_5555_a000..0x5555_5557_a000,
-                0x7fff_f7f0_0000..0x7fff_f7f0_2000,
-                0x7fff_f7f0_2000..0x7fff_f7f0_6000,
-                0x7fff_f7f0_7000..0x7fff_f7f0_8000,
+                Mapped::Private(0x5555_5555_a000..0x5555_5557_a000),
+                Mapped::Driver(0x7fff_f7f0_0000..0x7fff_f7f0_2000),
+                Mapped::Driver(0x7fff_f7f0_2000..0x7fff_f7f0_6000),
+                Mapped::Private(0x7fff_f7f0_7000..0x7fff_f7f0_8000),
             ]
         );
     }
