@@ -249,9 +249,9 @@ fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// Makes this thread, and the processes and threads that it starts, real-time ones, until [`be_usual`]: while memory is short,
-/// the system gives such ones a part of what it refuses to others. It is for a holder, and for its next server until that
-/// serves. False where it takes CAP_SYS_NICE.
+/// Makes this thread, and the processes and threads that it starts, real-time ones: while memory is short, the system gives
+/// such ones a part of what it refuses to others. It is for a holder, and for its next server until that serves. False where
+/// it takes CAP_SYS_NICE.
 pub fn be_urgent() -> bool {
     system::set_urgent(0, true).is_ok()
 }

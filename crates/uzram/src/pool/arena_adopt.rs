@@ -3,7 +3,9 @@
 #[cfg(not(uzram_shuttle))]
 use std::os::fd::OwnedFd;
 
-use super::{Arena, Bits, HUGE_PAGE_BYTES, Mode, RUN_PAGES_MAX, SPAN_PAGES, Span, State};
+use super::{Arena, Bits, Mode, SPAN_PAGES, Span};
+#[cfg(not(uzram_shuttle))]
+use super::{HUGE_PAGE_BYTES, RUN_PAGES_MAX, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -53,9 +55,9 @@ impl Arena {
     ///
     /// # Errors
     /// [`ErrorKind::NoMemory`].
-    #[cfg(not(uzram_shuttle))]
     pub(crate) fn adopted(&self) -> Result<()> {
         let mut state = self.state.lock();
+        #[cfg(not(uzram_shuttle))]
         if self.huge {
             self.adopt_whole_spans(&mut state)?;
         }
@@ -78,6 +80,7 @@ impl Arena {
         state.resident_pages = kept;
         let end = state.spans.len() * SPAN_PAGES;
         self.region.release(self.bytes_of(end..self.pages()));
+        #[cfg(not(uzram_shuttle))]
         if self.huge {
             // What is swapped to must not be swapped out itself, nor wait for memory.
             self.region.map_present();

@@ -149,7 +149,7 @@ impl<P: Pool + ?Sized> PoolMemory<P> {
     ///
     /// # Errors
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
-    #[cfg(not(uzram_shuttle))]
+    #[cfg_attr(uzram_shuttle, allow(dead_code))]
     pub(crate) fn adopted(&self) -> Result<()> {
         self.arena.adopted()
     }

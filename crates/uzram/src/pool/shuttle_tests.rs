@@ -34,6 +34,7 @@ fn pool_for(name: &str, disksize_bytes: u64, limit_bytes: u64) -> Arc<PoolMemory
         disksize_bytes,
         limit_bytes,
         backing: Backing::Private,
+        spare_bytes: 0,
     };
     Arc::from(make(name, &config, reserve(&config).unwrap()).unwrap())
 }

@@ -461,6 +461,7 @@ fn shuttle_a_pool_gives_each_object_memory_of_its_own() {
             disksize_bytes: 1 << 20,
             limit_bytes: 0,
             backing: Backing::Private,
+            spare_bytes: 0,
         };
         let arena = pool::reserve(&config).unwrap();
         let pool: Arc<PoolMemory> =
