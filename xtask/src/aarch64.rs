@@ -40,6 +40,7 @@ const SKIPPED: &[(&str, &str)] = &[
     ("pool::arena::tests::no_span_is_copied", ADVICE),
     ("pool::arena::tests::pages_that_leave_a_span", ADVICE),
     ("store::recover_tests::a_take_over_makes_no_page", ADDRESSES),
+    ("store::recover_tests::a_spare_is_there", ADVICE),
     ("store::recover_tests::full_spans_become_huge", ADVICE),
     ("store::compact::tests::a_sweep_looks_at", ADDRESSES),
     ("region::tests::no_part_of_a_region_stays", TABLES),

@@ -278,8 +278,11 @@ fn a_server_for_swap_keeps_looking_for_a_used_spare() {
 /// Runs `script` in the home, where mounts are its own.
 #[track_caller]
 fn run_with_own_mounts(machine: &Machine, script: &str) -> Output {
+    // Disks of other tests that are mounted here, too, could not be taken down.
+    let others = r#"for disk in $(awk '$1 ~ "^(/dev/loop|uzram)" { print $2 }' /proc/mounts); do umount -l "$disk" || true; done"#;
+    let script = format!("{others}\n{script}");
     let output = Command::new("unshare")
-        .args(["--mount", "sh", "-euc", script])
+        .args(["--mount", "sh", "-euc", &script])
         .current_dir(machine.home.dir.path())
         .env("XDG_RUNTIME_DIR", machine.home.dir.path())
         .env("UZRAM", env!("CARGO_BIN_EXE_uzram"))
