@@ -89,11 +89,10 @@ fn memory_stays_locked_while_nobody_serves() {
     if may_lock {
         assert!(status(first, "VmLck").unwrap() > CONTENT_BYTES);
     }
-    let open = fs::read_dir(format!("/proc/{first}/fd")).unwrap().count();
-    assert!(
-        open <= 2,
-        "{open} descriptors: a lock of the dead would stay"
-    );
+    // It reads its own mappings for a moment. More would keep a lock of the dead.
+    eventually("two descriptors at most", || {
+        fs::read_dir(format!("/proc/{first}/fd")).unwrap().count() <= 2
+    });
     send(holder.into(), "CONT");
     eventually("a successor", || server_of(&home, "d") != server);
     eventually("the first one's end", || living(first).is_none());
