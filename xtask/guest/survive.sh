@@ -11,7 +11,7 @@ for attach in ${ATTACH:-ublk loop}; do
     until [ -n "$(pid_of)" ]; do sleep 0.1; done
     disk=$(uzram stat d | awk '$1 == "endpoint" { print $2 }')
     [ -b "$disk" ] || fail "$attach: $disk: $(cat /tmp/served)"
-    fio --name=verify --filename="$disk" --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bsrange=4k-64k \
+    fio --eta=never --name=verify --filename="$disk" --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bsrange=4k-64k \
         --size=64M --time_based --runtime=10000 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --randseed=7 \
         --output=/tmp/verified &
     fio=$!

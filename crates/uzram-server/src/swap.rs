@@ -250,10 +250,10 @@ fn resident<T>(size_bytes: u64, start: impl FnOnce() -> T) -> T {
 }
 
 /// Makes this thread, and the processes and threads that it starts, real-time ones: while memory is short, the system gives
-/// such ones a part of what it refuses to others. It is for a holder, and for its next server until that serves. False where
-/// it takes CAP_SYS_NICE.
-pub fn be_urgent() -> bool {
-    system::set_urgent(0, true).is_ok()
+/// such ones a part of what it refuses to others. It is for a holder, and for its next server until that serves. Where it
+/// takes CAP_SYS_NICE, all stays as it is.
+pub fn be_urgent() {
+    let _ = system::set_urgent(0, true);
 }
 
 /// Makes every thread of this process a usual one.
@@ -386,10 +386,10 @@ impl Watermarks {
         std::fs::write(SCALE_SETTING, self.scale.to_string())?;
         std::fs::write(BOOST_SETTING, self.boost.to_string())?;
         // Once it is written, the kernel does not choose it by itself any more.
-        match Watermarks::read()?.min_free_kib == self.min_free_kib {
-            true => Ok(()),
-            false => std::fs::write(MIN_FREE_SETTING, self.min_free_kib.to_string()),
+        if read_setting::<u64>(MIN_FREE_SETTING)? != self.min_free_kib {
+            std::fs::write(MIN_FREE_SETTING, self.min_free_kib.to_string())?;
         }
+        Ok(())
     }
 }
 

@@ -17,8 +17,8 @@ use crate::output::warn;
 const WATERMARKS: &str =
     "vm.watermark_scale_factor, vm.watermark_boost_factor and vm.min_free_kbytes";
 
-/// Makes the kernel start to swap `in_time`, and, if the disk `outlives` its server, keep memory for the next one. Returns the change, or the reason why there is none and
-/// its consequence, as in a container.
+/// Makes the kernel start to swap `in_time`, and, if the disk `outlives` its server, keep memory for the next one. Returns the
+/// change, or the reason why there is none and its consequence, as in a container.
 pub fn raise_watermarks(
     state: &StateDir,
     name: &str,

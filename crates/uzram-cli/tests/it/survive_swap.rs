@@ -11,26 +11,29 @@ const CONTENT_BYTES: u64 = 24 * MIB;
 /// The process that keeps the memory.
 const KEEPER: &str = "uzram-memory";
 
+/// The children of a process for which it has not waited.
+fn all_children(pid: u32) -> Vec<u64> {
+    let all = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let pids = all.split_whitespace().map(|pid| pid.parse().unwrap());
+    pids.collect()
+}
+
 /// The living children of a process, each with its name.
 fn children(pid: u32) -> BTreeMap<u64, String> {
-    let all = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let all = all.split_whitespace().map(|pid| pid.parse().unwrap());
-    all.filter_map(|pid: u64| Some((pid, living(pid)?)))
-        .collect()
+    let all = all_children(pid).into_iter();
+    all.filter_map(|pid| Some((pid, living(pid)?))).collect()
 }
 
 /// Children that have ended, and for which nobody has waited.
 fn dead(pid: u32) -> usize {
-    let all = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let pids = all.split_whitespace().map(|pid| pid.parse().unwrap());
-    pids.filter(|pid| living(*pid).is_none()).count()
+    let all = all_children(pid).into_iter();
+    all.filter(|pid| has_ended(pid)).count()
 }
 
 /// The name of a process that lives.
 fn living(pid: u64) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    let has_memory = status(pid, "VmRSS").is_some();
-    has_memory.then(|| name.trim().to_owned())
+    (!has_ended(pid)).then(|| name.trim().to_owned())
 }
 
 /// A size of a process in bytes.
@@ -83,7 +86,7 @@ fn memory_stays_locked_while_nobody_serves() {
     let may_lock = status(server, "VmLck").is_some_and(|bytes| bytes > 0);
     send(holder.into(), "STOP");
     send(server, "KILL");
-    eventually("the server's end", || living(server).is_none());
+    eventually("the server's end", || has_ended(server));
     assert_eq!(living(first).as_deref(), Some(KEEPER));
     assert!(status(first, "VmRSS").unwrap() > CONTENT_BYTES);
     if may_lock {
@@ -95,7 +98,7 @@ fn memory_stays_locked_while_nobody_serves() {
     });
     send(holder.into(), "CONT");
     eventually("a successor", || server_of(&home, "d") != server);
-    eventually("the first one's end", || living(first).is_none());
+    eventually("the first one's end", || has_ended(first));
     assert!(keeper(holder) != first);
     let mut disk = client(&home, "d");
     for (number, part) in content.chunks(MIB as usize).enumerate() {
@@ -105,9 +108,7 @@ fn memory_stays_locked_while_nobody_serves() {
     assert!(status(server_of(&home, "d"), "VmRSS").unwrap() > CONTENT_BYTES);
     let all: Vec<u64> = children(holder).into_keys().collect();
     ends_cleanly(&home, &mut served);
-    eventually("all have ended", || {
-        all.iter().all(|pid| living(*pid).is_none())
-    });
+    eventually("all have ended", || all.iter().all(has_ended));
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn the_next_server_is_the_one_that_waited() {
     // One that died is no successor.
     let dead = standby(&home, holder).unwrap();
     send(dead, "KILL");
-    eventually("it has ended", || has_ended(dead as u32));
+    eventually("it has ended", || has_ended(dead));
     let before = server_of(&home, "d");
     send(before, "KILL");
     eventually("a successor", || server_of(&home, "d") != before);
@@ -152,11 +153,11 @@ fn nothing_is_left_when_the_holder_is_killed() {
     send(holder.into(), "KILL");
     eventually("the others have ended", || {
         let mut others = all.iter().filter(|pid| **pid != server);
-        others.all(|pid| living(*pid).is_none())
+        others.all(has_ended)
     });
     let mut disk = client(&home, "d");
     disk.write(0, &noise(1, 4096)).unwrap();
     send(server, "TERM");
-    eventually("the server has ended", || living(server).is_none());
+    eventually("the server has ended", || has_ended(server));
     drop(served);
 }

@@ -63,9 +63,8 @@ pub(super) fn buffer_bytes(request_bytes_max: usize) -> usize {
 pub(super) fn settle(served: &dyn Serve, device: &OwnedFd, slots: &mut [Slot]) -> u64 {
     let mut answered = 0;
     for slot in slots {
-        answered += 1;
         match slot.left() {
-            Left::Nothing => answered -= 1,
+            Left::Nothing => continue,
             Left::Message(message_bytes) => {
                 let (state, buffer) = slot.parts();
                 carry_out(served, device, &state, buffer, message_bytes);
@@ -76,6 +75,7 @@ pub(super) fn settle(served: &dyn Serve, device: &OwnedFd, slots: &mut [Slot]) -
                 slot.parts().0.empty();
             }
         }
+        answered += 1;
     }
     answered
 }

@@ -85,15 +85,14 @@ impl Holder {
                 if send(&running.socket, &Message::HandOver {}, &[]).is_err() {
                     upgrade.until = Instant::now();
                 }
-                self.upgrade = Some(upgrade);
             }
             None => {
                 std::mem::swap(&mut self.program, &mut upgrade.other);
                 upgrade.step = Step::Trying;
                 upgrade.until = Instant::now() + SERVE_TIMEOUT;
-                self.upgrade = Some(upgrade);
             }
         }
+        self.upgrade = Some(upgrade);
     }
 
     /// Hands over what a device has, while nobody serves it.

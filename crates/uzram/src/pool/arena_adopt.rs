@@ -3,9 +3,9 @@
 #[cfg(not(uzram_shuttle))]
 use std::os::fd::OwnedFd;
 
-use super::{Arena, Bits, Mode, SPAN_PAGES, Span};
+use super::{Arena, Bits, Mode, SPAN_PAGES, Span, State};
 #[cfg(not(uzram_shuttle))]
-use super::{HUGE_PAGE_BYTES, RUN_PAGES_MAX, State};
+use super::{HUGE_PAGE_BYTES, RUN_PAGES_MAX};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -30,10 +30,7 @@ impl Arena {
             ));
         }
         let mut state = self.state.lock();
-        while state.spans.len() <= index {
-            memory::push(&mut state.spans, Span::UNCLAIMED)?;
-        }
-        let span = &mut state.spans[index];
+        let span = state.span_at(index)?;
         if span.used.contains_any(start, length) {
             return Err(Error::new(
                 ErrorKind::Corrupt,
@@ -101,16 +98,24 @@ impl Arena {
         while let Some(data) = self.region.next_data(next) {
             next = data.end;
             for index in data.start.div_ceil(HUGE_PAGE_BYTES)..data.end / HUGE_PAGE_BYTES {
-                while state.spans.len() <= index {
-                    memory::push(&mut state.spans, Span::UNCLAIMED)?;
-                }
-                let span = &mut state.spans[index];
+                let span = state.span_at(index)?;
                 span.mode = Mode::Huge;
                 span.populated = Bits::below(SPAN_PAGES);
                 span.longest = RUN_PAGES_MAX as u8;
-                state.free_spans += usize::from(span.used.is_empty());
+                let is_free = span.used.is_empty();
+                state.free_spans += usize::from(is_free);
             }
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// The span of this index, which a successor does not know yet if none before it lay as high.
+    fn span_at(&mut self, index: usize) -> Result<&mut Span> {
+        while self.spans.len() <= index {
+            memory::push(&mut self.spans, Span::UNCLAIMED)?;
+        }
+        Ok(&mut self.spans[index])
     }
 }

@@ -24,7 +24,9 @@ use std::time::Duration;
 use crate::corpus::Corpus;
 use crate::error::Result;
 use crate::peers::Peer;
+use crate::progress::Progress;
 use crate::report::Findings;
+use crate::sample::Series;
 use crate::stop::Stop;
 
 pub(crate) use crate::report::SUBJECT;
@@ -89,6 +91,26 @@ impl Options {
     pub(crate) fn against(&self, peer: Peer) -> bool {
         self.peers.contains(&peer)
     }
+}
+
+/// The figures of so many runs of a case, each of which has the number of those before it.
+pub(crate) fn runs_of<const N: usize>(
+    options: &Options,
+    progress: &mut Progress,
+    case: &str,
+    runs: usize,
+    mut one_run: impl FnMut(usize) -> Result<[f64; N]>,
+) -> Result<[Series; N]> {
+    let mut all = std::array::from_fn(|_| Series::default());
+    for run in 0..runs {
+        options.stop.check()?;
+        progress.at(case, run as f64 / runs as f64);
+        for (series, figure) in all.iter_mut().zip(one_run(run)?) {
+            series.push(figure);
+        }
+    }
+    progress.step();
+    Ok(all)
 }
 
 /// How long a case is measured.

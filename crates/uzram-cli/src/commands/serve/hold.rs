@@ -8,6 +8,7 @@ use std::thread;
 
 use uzram_server::service::inherited_sockets;
 use uzram_server::survive::{END, Holder, Joined, Keeper, RELOAD};
+use uzram_server::swap;
 
 use super::for_swap;
 use crate::args::ServeArgs;
@@ -29,7 +30,7 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs, for_swap: bool) -> Result {
     if for_swap {
         for_swap::prepare(false);
         logger::write_aside();
-        let _ = uzram_server::swap::be_urgent();
+        swap::be_urgent();
     }
     let signals = stream(Signals::catch(args.config.is_some())?)?;
     let inherited = inherited_sockets()?.into_iter();

@@ -24,7 +24,7 @@ use crate::folder::Folder;
 use crate::progress::Progress;
 use crate::report::{Block, Findings};
 use crate::sample::Series;
-use crate::suite::{Options, SUBJECT, Suite, Work};
+use crate::suite::{Options, SUBJECT, Suite, Work, runs_of};
 use crate::workload::{Generation, Workload};
 use floor::{per_page, spent_since};
 
@@ -83,16 +83,8 @@ fn run(options: &Options, findings: &mut Findings) -> Result<()> {
         let workload = Workload::with_bytes(corpus.pages(), BYTES[quick])?;
         for algorithm in &options.algorithms {
             let case = format!("{}/{algorithm}", corpus.name);
-            let mut series: [Series; FIGURES.len()] = Default::default();
-            for run in 0..RUNS[quick] {
-                options.stop.check()?;
-                progress.at(&case, run as f64 / RUNS[quick] as f64);
-                let figures = one_run(&workload, algorithm, run % 2 == 1)?;
-                for (series, figure) in series.iter_mut().zip(figures) {
-                    series.push(figure);
-                }
-            }
-            progress.step();
+            let one_run = |run| one_run(&workload, algorithm, run % 2 == 1);
+            let series = runs_of(options, &mut progress, &case, RUNS[quick], one_run)?;
             let block = report(corpus, algorithm, &workload, &series);
             findings.blocks.push(block);
         }

@@ -16,7 +16,7 @@ use crate::figures::Cell;
 use crate::progress::Progress;
 use crate::report::{Block, Findings};
 use crate::sample::Series;
-use crate::suite::{Options, SUBJECT, Suite, Work};
+use crate::suite::{Options, SUBJECT, Suite, Work, runs_of};
 use crate::workload::Workload;
 
 /// The working set of the stores in bytes, and with `--quick`.
@@ -74,18 +74,8 @@ fn run(options: &Options, findings: &mut Findings) -> Result<()> {
         let workload = Workload::with_bytes(corpus.pages(), BYTES[quick])?;
         for algorithm in &options.algorithms {
             let case = format!("{}/{algorithm}", corpus.name);
-            let mut series: [Series; FIGURES.len()] = Default::default();
-            for run in 0..RUNS[quick] {
-                options.stop.check()?;
-                progress.at(&case, run as f64 / RUNS[quick] as f64);
-                for (series, figure) in series
-                    .iter_mut()
-                    .zip(stores::one_run(&workload, algorithm)?)
-                {
-                    series.push(figure);
-                }
-            }
-            progress.step();
+            let one_run = |_| stores::one_run(&workload, algorithm);
+            let series = runs_of(options, &mut progress, &case, RUNS[quick], one_run)?;
             findings
                 .blocks
                 .push(stores_block(&case, &workload, &series));

@@ -1,6 +1,6 @@
 //! A server with a holder, killed again and again.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::sample::Series;
 use crate::suite::nbd::client::{Connection, Line, REQUEST_MAX_BYTES};
 use crate::suite::nbd::server::Server;
+use crate::suite::nbd::start_uzram;
 use crate::suite::{Options, SUBJECT};
 use crate::workload::Workload;
 
-const NAME: &str = "disk";
 /// Longest time for a successor.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -28,6 +28,13 @@ const SERVE_TIME: Duration = Duration::from_millis(500);
 /// The words of `last_end` before its time in milliseconds.
 const BEFORE_TIME: &str = "nobody served for ";
 
+/// A disk of a server that is killed.
+struct Disk {
+    /// The folder of its state.
+    folder: PathBuf,
+    name: String,
+}
+
 /// The pauses of `kills` servers, in milliseconds, of a disk that holds `bytes` of the workload's pages.
 pub(super) fn measure(
     options: &Options,
@@ -36,33 +43,27 @@ pub(super) fn measure(
     bytes: u64,
     kills: u32,
 ) -> Result<Series> {
-    let program = command::beside(SUBJECT);
-    let server = Server::start(SUBJECT, NAME, |folder, socket| {
-        let mut command = Command::new(&program);
-        command.arg("--control-dir").arg(folder);
-        command.args(["serve", "--survive", "--no-sandbox", "--name", NAME]);
-        command.args(["--algorithm", algorithm, "--size", &bytes.to_string()]);
-        command.arg("--socket").arg(socket);
-        command
-    })?;
-    let socket = server.socket();
-    let folder = socket.parent().unwrap_or(&socket);
-    fill(&socket, workload, bytes)?;
-    settle(folder)?;
+    let server = start_uzram(algorithm, bytes, &["--survive", "--no-sandbox"])?;
+    let disk = Disk {
+        folder: server.socket().with_file_name(""),
+        name: server.export.clone(),
+    };
+    fill(&server, workload, bytes)?;
+    disk.settle()?;
     let mut pauses = Series::default();
     for _ in 0..kills {
         options.stop.check()?;
-        let before = told(folder)?;
+        let before = disk.told()?;
         let pid = before["pid"].as_i64().unwrap_or_default();
         kill(pid)?;
-        pauses.push(pause_after(folder, pid)?);
+        pauses.push(disk.pause_after(pid)?);
         thread::sleep(SERVE_TIME);
     }
     Ok(pauses)
 }
 
-fn fill(socket: &Path, workload: &Workload, bytes: u64) -> Result<()> {
-    let mut connection = Connection::open(socket, NAME)?;
+fn fill(server: &Server, workload: &Workload, bytes: u64) -> Result<()> {
+    let mut connection = Connection::open(&server.socket(), &server.export)?;
     let pieces = workload.input().chunks_exact(REQUEST_MAX_BYTES).cycle();
     let offsets = (0..bytes).step_by(REQUEST_MAX_BYTES);
     for (offset, piece) in offsets.zip(pieces) {
@@ -79,43 +80,6 @@ fn fill(socket: &Path, workload: &Workload, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the system counts no more huge pages than before.
-fn settle(folder: &Path) -> Result<()> {
-    let until = Instant::now() + SETTLE_TIME;
-    let (mut before, mut steady) = (String::new(), 0);
-    while steady < SETTLED_LOOKS && Instant::now() < until {
-        thread::sleep(SERVE_TIME);
-        let pid = told(folder)?["pid"].as_u64().unwrap_or_default();
-        let file = format!("/proc/{pid}/smaps_rollup");
-        let text = std::fs::read_to_string(&file).map_err(|error| Error::io(&file, error))?;
-        let lines = text.lines().filter(|line| line.contains("PmdMapped"));
-        let now: String = lines.collect();
-        steady = if now == before { steady + 1 } else { 0 };
-        before = now;
-    }
-    Ok(())
-}
-
-/// The attributes of the disk, once somebody tells.
-fn told(folder: &Path) -> Result<Value> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let mut stat = Command::new(command::beside(SUBJECT));
-        stat.arg("--control-dir").arg(folder);
-        stat.args(["stat", NAME, "--json"]).stderr(Stdio::null());
-        let output = stat
-            .output()
-            .map_err(|error| Error::io("uzram stat", error))?;
-        if let Ok(told) = serde_json::from_slice(&output.stdout) {
-            return Ok(told);
-        }
-        if Instant::now() > until {
-            return Err(Error::Failed("no server follows the killed one".into()));
-        }
-        thread::sleep(LOOK_AGAIN);
-    }
-}
-
 fn kill(pid: i64) -> Result<()> {
     let killed = i32::try_from(pid)
         .ok()
@@ -128,19 +92,59 @@ fn kill(pid: i64) -> Result<()> {
     }
 }
 
-/// The pause after the death of `pid`, in milliseconds.
-fn pause_after(folder: &Path, pid: i64) -> Result<f64> {
-    let until = Instant::now() + PATIENCE;
-    while Instant::now() < until {
-        let told = told(folder)?;
-        let last_end = told["last_end"].as_str().unwrap_or_default();
-        if last_end.starts_with(&format!("process {pid} "))
-            && let Some((_, time)) = last_end.split_once(BEFORE_TIME)
-            && let Some(Ok(ms)) = time.split(' ').next().map(str::parse)
-        {
-            return Ok(ms);
+impl Disk {
+    /// Waits until the system counts no more huge pages than before.
+    fn settle(&self) -> Result<()> {
+        let until = Instant::now() + SETTLE_TIME;
+        let (mut before, mut steady) = (String::new(), 0);
+        while steady < SETTLED_LOOKS && Instant::now() < until {
+            thread::sleep(SERVE_TIME);
+            let pid = self.told()?["pid"].as_u64().unwrap_or_default();
+            let file = format!("/proc/{pid}/smaps_rollup");
+            let text = std::fs::read_to_string(&file).map_err(|error| Error::io(&file, error))?;
+            let lines = text.lines().filter(|line| line.contains("PmdMapped"));
+            let now: String = lines.collect();
+            steady = if now == before { steady + 1 } else { 0 };
+            before = now;
         }
-        thread::sleep(LOOK_AGAIN);
+        Ok(())
     }
-    Err(Error::Failed("no server tells of the killed one".into()))
+
+    /// The attributes of the disk, once somebody tells.
+    fn told(&self) -> Result<Value> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut stat = Command::new(command::beside(SUBJECT));
+            stat.env("XDG_RUNTIME_DIR", &self.folder);
+            stat.args(["stat", &self.name, "--json"])
+                .stderr(Stdio::null());
+            let output = stat
+                .output()
+                .map_err(|error| Error::io("uzram stat", error))?;
+            if let Ok(told) = serde_json::from_slice(&output.stdout) {
+                return Ok(told);
+            }
+            if Instant::now() > until {
+                return Err(Error::Failed("no server follows the killed one".into()));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// The pause after the death of `pid`, in milliseconds.
+    fn pause_after(&self, pid: i64) -> Result<f64> {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            let told = self.told()?;
+            let last_end = told["last_end"].as_str().unwrap_or_default();
+            if last_end.starts_with(&format!("process {pid} "))
+                && let Some((_, time)) = last_end.split_once(BEFORE_TIME)
+                && let Some(Ok(ms)) = time.split(' ').next().map(str::parse)
+            {
+                return Ok(ms);
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        Err(Error::Failed("no server tells of the killed one".into()))
+    }
 }

@@ -1,12 +1,12 @@
 //! A store in files of memory beside one in private memory.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use uzram::{PageIndex, Remains, Store, StoreBuilder};
 
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
+use crate::machine::private_dirty_bytes;
 use crate::workload::{CHUNK_PAGES, Generation, Workload};
 
 /// Figures of a run.
@@ -14,7 +14,7 @@ pub(super) const COUNT: usize = 18;
 /// Pages whose first reads after a take-over are timed.
 const FIRST_READS: usize = 4096;
 
-/// Both stores, and whose turn it is to be first.
+/// Both stores, and their pages.
 struct Pair<'a> {
     workload: &'a Workload,
     private: Store,
@@ -24,55 +24,46 @@ struct Pair<'a> {
 /// All figures once, in the order of the suite's list.
 pub(super) fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; COUNT]> {
     let make = |outliving| builder(workload, algorithm, outliving).build();
-    let weighed = [
+    let memory = [
         weigh(workload, make(false)?)?,
         weigh(workload, make(true)?)?,
     ];
-    let pair = Pair {
+    let mut pair = Pair {
         workload,
         private: make(false)?,
         files: make(true)?,
     };
-    let first = pair.write(Generation::First)?;
-    let small = [
-        pair.write(Generation::Second)?,
-        pair.read(Generation::Second)?,
-    ];
-    let Pair { private, files, .. } = pair;
-    let (end_small, files, open_small) = taken_over(workload, algorithm, files)?;
-    while files.maintain(Duration::from_secs(1)) {}
-    let pair = Pair {
-        workload,
-        private,
-        files,
-    };
-    let huge = [
-        pair.write(Generation::First)?,
-        pair.read(Generation::First)?,
-    ];
+    let first_write = pair.write(Generation::First)?;
+    let small_write = pair.write(Generation::Second)?;
+    let small_read = pair.read(Generation::Second)?;
+    let (small_end, files, small_open) = taken_over(workload, algorithm, pair.files)?;
+    pair.files = files;
     while pair.files.maintain(Duration::from_secs(1)) {}
-    let (end_huge, files, open_huge) = taken_over(workload, algorithm, pair.files)?;
-    let first_reads = first_reads(workload, &files)?;
+    let huge_write = pair.write(Generation::First)?;
+    let huge_read = pair.read(Generation::First)?;
+    while pair.files.maintain(Duration::from_secs(1)) {}
+    let (huge_end, files, huge_open) = taken_over(workload, algorithm, pair.files)?;
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let slots = workload.pages() as f64 / open_huge.as_secs_f64();
-    let [[a, b], [c, d]] = small;
-    let [[e, f], [g, h]] = huge;
-    let times = [first[0], first[1], a, b, c, d, e, f, g, h];
-    let rest = [
-        weighed[0],
-        weighed[1],
-        ms(end_small),
-        ms(open_small),
-        ms(end_huge),
-        ms(open_huge),
-        slots,
-        first_reads,
-    ];
-    let mut all = [0.0; COUNT];
-    all.iter_mut()
-        .zip(times.into_iter().chain(rest))
-        .for_each(|(place, figure)| *place = figure);
-    Ok(all)
+    Ok([
+        first_write[0],
+        first_write[1],
+        small_write[0],
+        small_write[1],
+        small_read[0],
+        small_read[1],
+        huge_write[0],
+        huge_write[1],
+        huge_read[0],
+        huge_read[1],
+        memory[0],
+        memory[1],
+        ms(small_end),
+        ms(small_open),
+        ms(huge_end),
+        ms(huge_open),
+        workload.pages() as f64 / huge_open.as_secs_f64(),
+        first_reads(workload, &files)?,
+    ])
 }
 
 fn builder(workload: &Workload, algorithm: &str, outliving: bool) -> StoreBuilder {
@@ -128,23 +119,15 @@ impl Pair<'_> {
 
 /// Memory that the system has given this process for a store full of pages, in MiB.
 fn weigh(workload: &Workload, store: Store) -> Result<f64> {
-    let before = resident_kib()?;
+    let before = private_dirty_bytes()?;
     for place in 0..workload.pages() {
         let page = workload.page(place, Generation::First);
         store.write(PageIndex(place as u64), page)?;
     }
     while store.maintain(Duration::from_secs(1)) {}
-    let after = resident_kib()?;
+    let after = private_dirty_bytes()?;
     drop(store);
-    Ok((after - before) / 1024.0)
-}
-
-fn resident_kib() -> Result<f64> {
-    let file = "/proc/self/status";
-    let status = fs::read_to_string(file).map_err(|error| Error::io(file, error))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    number.ok_or_else(|| Error::Failed(format!("{file}: no VmRSS")))
+    Ok((after as f64 - before as f64) / f64::from(1 << 20))
 }
 
 /// Leaves a store and opens it again: the time of the end, the store, and the time of the start.
