@@ -76,6 +76,7 @@ impl Files {
             arena: copy(&self.arena),
             checksums: self.checksums.as_ref().map(copy),
             ages: self.ages.as_ref().map(copy),
+            blocks: None,
         }
     }
 

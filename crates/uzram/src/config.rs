@@ -152,8 +152,9 @@ impl StoreBuilder {
 
     /// Whether the store's memory lies in files of memory, which [`Store::remains`] hands out and
     /// [`StoreBuilder::recover`] opens after the process that made the store is gone. Only the process that has the store
-    /// uses them meanwhile. Such a store has no backing file, and takes memory in small pages, of which [`Store::maintain`]
-    /// makes huge ones; with a [`spare`](StoreBuilder::spare), it does so before writers use them. Default: no.
+    /// uses them meanwhile. Such a store takes memory in small pages, of which [`Store::maintain`] makes huge ones; with a
+    /// [`spare`](StoreBuilder::spare), it does so before writers use them. It writes to its backing file one batch after
+    /// another. Default: no.
     ///
     /// [`Store::remains`]: crate::Store::remains
     /// [`Store::maintain`]: crate::Store::maintain
@@ -167,7 +168,8 @@ impl StoreBuilder {
     /// opened for reading and writing. A regular file is new, empty, or of an earlier store; of a device the first 128 KiB
     /// are zero, or it is of an earlier store. Its content is overwritten and never read; one store at a time uses it.
     /// A file grows as pages come, by a unit for each, and gets holes where they leave. The store sets O_DIRECT where the
-    /// file takes it; copies of the descriptor share that.
+    /// file takes it; copies of the descriptor share that. Whoever takes over a store that [outlives](StoreBuilder::outliving)
+    /// its process names the file again; a copy of the descriptor keeps the file from other stores meanwhile.
     #[must_use]
     pub fn backing_file(mut self, file: impl Into<Arc<File>>) -> StoreBuilder {
         self.backing_file = Some(file.into());
@@ -184,7 +186,8 @@ impl StoreBuilder {
 
     /// Batches of a pass that may be under way to the backing file at once, 1 to 16: while some are being written, the next
     /// is filled. Each takes its own memory during a pass. More than 1 take an io_uring, with a descriptor, where the
-    /// system has one and the file takes O_DIRECT; otherwise they are written one after another. Default: 1.
+    /// system has one and the file takes O_DIRECT; otherwise, and in a store that [outlives](StoreBuilder::outliving) its
+    /// process, they are written one after another. Default: 1.
     #[must_use]
     pub fn writeback_depth(mut self, batches: usize) -> StoreBuilder {
         self.writeback_depth = Some(batches);
@@ -192,7 +195,6 @@ impl StoreBuilder {
     }
 
     pub(crate) fn parse(self) -> Result<StoreConfig> {
-        self.check_outliving()?;
         let shared_unit = self.compression.as_ref().map(|shared| shared.unit());
         let unit = self.unit.or(shared_unit).unwrap_or_default();
         let compression = match self.compression {
@@ -224,17 +226,6 @@ impl StoreBuilder {
             writeback_depth: depth(self.writeback_depth.unwrap_or(1))?,
             secondaries: secondaries(self.secondaries, unit)?,
         })
-    }
-}
-
-impl StoreBuilder {
-    fn check_outliving(&self) -> Result<()> {
-        if !self.outliving || self.backing_file.is_none() {
-            return Ok(());
-        }
-        let text = "a store with a backing file does not outlive its process: where pages are in the file is known to that \
-                    process alone; leave one of the two out";
-        Err(Error::new(ErrorKind::InvalidInput, text))
     }
 }
 

@@ -28,6 +28,7 @@ mod set;
 mod support;
 mod survive;
 mod survive_swap;
+mod survive_writeback;
 mod swap;
 #[cfg(feature = "tls")]
 mod tls;

@@ -50,7 +50,7 @@ pub(crate) fn send(pid: u64, signal: &str) {
 
 /// Ends the server of `name` by a signal, and waits until another one answers.
 #[track_caller]
-fn end_by(home: &Home, name: &str, signal: &str) {
+pub(crate) fn end_by(home: &Home, name: &str, signal: &str) {
     let before = server_of(home, name);
     send(before, signal);
     eventually("a successor", || server_of(home, name) != before);
@@ -86,7 +86,7 @@ impl Drop for Holder {
 
 /// Each server of the disk `d` crashes, until none follows.
 #[track_caller]
-fn crash_until_nobody_serves(home: &Home) {
+pub(crate) fn crash_until_nobody_serves(home: &Home) {
     for _ in 1..CRASHES_MAX {
         end_by(home, "d", "ABRT");
     }

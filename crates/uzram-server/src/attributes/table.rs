@@ -255,13 +255,13 @@ fn backing_dev(s: &Snapshot<'_>) -> String {
 
 /// The bounds of writing back, as far as they are used up.
 fn writeback(s: &Snapshot<'_>) -> WritebackBounds {
-    let limit_4k = match s.live.as_deref().and_then(Live::store) {
-        Some(store) => store.writeback_limit(),
-        None => s.setup.writeback.limit_4k,
-    };
-    WritebackBounds {
-        limit_4k,
-        ..s.setup.writeback
+    match s.live.as_deref().and_then(Live::store) {
+        Some(store) => WritebackBounds {
+            limit_4k: store.writeback_limit(),
+            is_limited: store.writeback_limit_enabled(),
+            batch_pages: store.writeback_batch_pages(),
+        },
+        None => s.setup.writeback,
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use uzram::{ErrorKind, Parameters, Recovery, Remains, Store, StoreBuilder, Unit, system_page};
 use uzram_frontends::nbd::Endpoint;
 
@@ -94,7 +95,8 @@ impl PartialEq for BackingDevice {
 impl Eq for BackingDevice {}
 
 /// How much may be written back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WritebackBounds {
     /// Units of 4 KiB that may still be written, if there is a limit.
     pub limit_4k: u64,
@@ -146,6 +148,16 @@ impl Default for DeviceConfig {
 impl DeviceConfig {
     pub(crate) fn algorithm(&self) -> &str {
         self.algorithm.as_deref().unwrap_or(uzram::algorithms()[0])
+    }
+
+    /// The same without all that is told to a device only once it is there. It holds no file open.
+    pub(crate) fn without_backing(&self) -> DeviceConfig {
+        DeviceConfig {
+            backing: None,
+            compressed_writeback: false,
+            writeback: WritebackBounds::default(),
+            ..self.clone()
+        }
     }
 
     /// The page that is compressed at once.

@@ -2,7 +2,7 @@
 
 use uzram::ErrorKind;
 
-use super::kept::{GUESTS, key, mount_named, named};
+use super::kept::{BACKING, GUESTS, key, mount_named, named};
 use super::{Device, Note};
 use crate::error::{Error, Result};
 use crate::survive::Keeper;
@@ -22,13 +22,21 @@ impl Device {
         let Some(keeper) = &self.keeper else {
             return Ok(());
         };
-        let mut note = Note::of(&self.setup())?;
+        let setup = self.setup();
+        let mut note = Note::of(&setup)?;
         note.is_read_only = self.is_read_only();
         let places = self.places.iter().map(|place| place.endpoint().to_string());
         note.places = places.collect();
         let live = self.live();
         let remains = live.as_ref().map_or(Ok(None), |live| live.remains())?;
         let mut files = remains.map(named).unwrap_or_default();
+        if let Some(backing) = &setup.backing {
+            let copy = backing.file.try_clone().map_err(|error| {
+                let text = format!("{}: cannot be kept", backing.path.display());
+                Error::new(ErrorKind::Io, text).with_source(error)
+            })?;
+            files.push((BACKING, copy.into()));
+        }
         if let Some(guests) = &self.guests {
             files.push((GUESTS, guests.socket()?));
         }

@@ -13,6 +13,10 @@ const TABLE: &str = "table";
 const ARENA: &str = "arena";
 const CHECKSUMS: &str = "checksums";
 const AGES: &str = "ages";
+const BLOCKS: &str = "blocks";
+
+/// The file or device that pages are written back to.
+pub(super) const BACKING: &str = "backing";
 
 /// The socket for virtual machines.
 pub(super) const GUESTS: &str = "guests";
@@ -37,6 +41,7 @@ pub(crate) fn remains(kept: &mut Kept) -> Option<Remains> {
         arena: kept.take(ARENA)?,
         checksums: kept.take(CHECKSUMS),
         ages: kept.take(AGES),
+        blocks: kept.take(BLOCKS),
     })
 }
 
@@ -64,6 +69,7 @@ pub(super) fn named(remains: Remains) -> Vec<(&'static str, OwnedFd)> {
         (ARENA, Some(remains.arena)),
         (CHECKSUMS, remains.checksums),
         (AGES, remains.ages),
+        (BLOCKS, remains.blocks),
     ];
     let there = always.into_iter();
     there

@@ -45,6 +45,7 @@ pub struct Device {
     name: String,
     /// No other device of this process has or had it.
     number: u64,
+    /// The options that it was made with.
     config: DeviceConfig,
     /// The settings that the next size is made with, or the present one was.
     setup: Mutex<DeviceConfig>,
@@ -78,7 +79,7 @@ impl Device {
         let device = Device {
             name: name.to_owned(),
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            config: config.clone(),
+            config: config.without_backing(),
             setup: Mutex::new(config.clone()),
             live: RwLock::new(None),
             compressions: around.compressions,
@@ -251,10 +252,17 @@ impl Device {
         tell: impl FnOnce(&Store) -> Result<()>,
     ) -> Result<()> {
         let mut setup = self.lock_setup();
-        if let Some(store) = self.live().as_deref().and_then(Live::store) {
+        let live = self.live();
+        if let Some(store) = live.as_deref().and_then(Live::store) {
             tell(store)?;
         }
         change(&mut setup);
+        drop(setup);
+        // A store's successor knows by itself what the store was told.
+        if live.is_none() {
+            let _one_at_a_time = self.lock();
+            self.keep()?;
+        }
         Ok(())
     }
 

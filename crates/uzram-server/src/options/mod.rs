@@ -14,7 +14,7 @@ use crate::nearest::remedy;
 
 pub(crate) use check::INSECURE_NEEDS;
 pub use table::{OptionSpec, TABLE, ValueForm};
-pub(crate) use texts::{described, texts};
+pub(crate) use texts::{described, text_of, texts};
 pub(crate) use value::{absolute_path, address, boolean};
 
 /// The names of all options.

@@ -69,7 +69,7 @@ pub(crate) fn described<'a>(
     Ok(draft.config)
 }
 
-fn text_of(path: &Path) -> Result<String> {
+pub(crate) fn text_of(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| {
         let text = format!("{}: a path that is no text cannot be kept", path.display());

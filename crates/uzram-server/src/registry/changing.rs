@@ -175,11 +175,14 @@ impl Changing {
     pub(super) fn resume(&mut self, mut left: Kept) -> Result<(Device, Claim)> {
         let name = left.name_of("device").unwrap_or_default().to_owned();
         let note = Note::read(&left)?;
-        let config = note.config()?;
+        let mut config = note.config(&mut left)?;
         let remains = device::remains(&mut left);
         let has_data = remains.is_some() || config.kind.has_file();
         let backing = has_data.then(|| Backing::resume(&config, &self.compressions, remains));
         let backing = backing.transpose()?;
+        if let Some(store) = backing.as_ref().and_then(Backing::store) {
+            config.mem_limit_bytes = store.mem_limit();
+        }
         let claim = match left.take("claim") {
             Some(lock) => self.state.resume(&name, lock)?,
             None => self.state.claim(&name)?,

@@ -21,5 +21,6 @@ pub fn left_store(socket: &Path, name: &str) -> Result<(Store, Recovery)> {
         let text = format!("{name}: it has no pages: its data is in a file, or it had no size");
         Error::new(ErrorKind::Unsupported, text)
     })?;
-    note.config()?.recover(&Compressions::default(), remains)
+    note.config(&mut kept)?
+        .recover(&Compressions::default(), remains)
 }

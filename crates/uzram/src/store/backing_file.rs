@@ -1,19 +1,28 @@
 //! A file or block device for objects whose memory is wanted for others: one object in each block of a unit.
 //!
 //! All that is known of the file is in memory: which blocks are taken, and a checksum of what this store wrote to each last. So
-//! nothing that an earlier process or another program left there is ever read as data, and a write that was lost, or went
-//! elsewhere, is found as a flipped bit is.
+//! nothing that an earlier store or another program left there is ever read as data, and a write that was lost, or went
+//! elsewhere, is found as a flipped bit is. If the store outlives its process, the checksums do too; the slots tell which
+//! blocks are taken.
 //!
-//! Block 0 has a mark. By it a later store knows that the file is one of ours, and may be overwritten.
+//! Block 0 has a mark. By it a later store knows that the file is one of ours, and may be overwritten; and by its number a
+//! store that was taken over knows its own file.
 //!
 //! A write is complete when no error of it can come any more: past the page cache, where the file takes that
 //! (`direct.rs`), else by fdatasync. Then the memory may be given away. What the disk has in its own cache need not be safe
 //! from a loss of power, as nobody reads the file afterwards.
+//!
+//! A process that is killed ends after the write in which it is, so none of it comes behind its successor's.
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+#[cfg(not(uzram_shuttle))]
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -30,11 +39,17 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ProcessMutex, lock_process};
 
 /// The first bytes of a file of ours; the number is that of the format.
 const MARK: &[u8; 16] = b"uzram backing 1\n";
+/// The mark, and the file's number, little-endian.
+const MARK_BYTES: usize = MARK.len() + size_of::<u64>();
 /// The beginning of the mark of every format.
 const MARK_PREFIX: &[u8] = b"uzram backing ";
 
 /// Blocks beyond one for each page: those of a pass whose pages have older ones still, and of a hole that is being made.
 const SPARE_BLOCKS: u64 = 256;
+
+/// Time in which the lock of a store that ends is gone, and between looks at it.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+const LOCK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The start of a device, in bytes, where file systems, swap and volumes have their signatures.
 const SIGNATURES_BYTES: usize = 128 << 10;
@@ -116,13 +131,40 @@ fn damaged() -> Error {
     Error::new(ErrorKind::Corrupt, text)
 }
 
+/// What the store's superblock says of its file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileFacts {
+    /// By which it is known.
+    pub number: u64,
+    /// Those that may be used, block 0 included.
+    pub blocks: u64,
+}
+
+impl FileFacts {
+    fn mark(self) -> [u8; MARK_BYTES] {
+        let mut mark = [0; MARK_BYTES];
+        mark[..MARK.len()].copy_from_slice(MARK);
+        mark[MARK.len()..].copy_from_slice(&self.number.to_le_bytes());
+        mark
+    }
+
+    fn checksum_bytes(self) -> Result<usize> {
+        let blocks = usize::try_from(self.blocks).ok();
+        let bytes = blocks.and_then(|blocks| blocks.checked_mul(size_of::<u32>()));
+        bytes.ok_or_else(|| Error::new(ErrorKind::NoMemory, "checksums exceed the address space"))
+    }
+}
+
 /// The file, its blocks and their checksums.
 #[derive(Debug)]
 pub(crate) struct BackingFile {
+    /// Gone before the file is, whose number another one may have then.
+    _claim: Claim,
     file: Arc<File>,
     unit: Unit,
-    /// The end of its last block, in bytes.
-    end: u64,
+    facts: FileFacts,
+    /// It outlives this process, as the checksums do.
+    is_kept: bool,
     /// The file is read in multiples of this many bytes, and written in units, past the page cache. None: through it.
     direct_multiple_bytes: Option<usize>,
     pub(super) blocks: Mutex<Blocks>,
@@ -130,32 +172,23 @@ pub(crate) struct BackingFile {
     checksums: Region,
     /// Whether the file takes holes.
     takes_holes: AtomicBool,
-    _claim: Claim,
     #[cfg(test)]
     pub(crate) fault: fault::Fault,
 }
 
 impl BackingFile {
-    /// Makes `file` ready for `pages` objects at most.
+    /// Makes `file` ready for `pages` objects at most, with its checksums in such memory.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a file that is too small, not opened for reading and writing, or has something else
     /// in it; [`ErrorKind::Busy`] if another has it; [`ErrorKind::NoMemory`]; [`ErrorKind::Io`].
-    pub(crate) fn open(file: Arc<File>, unit: Unit, pages: u64) -> Result<BackingFile> {
-        check_access(&file)?;
-        let status = rustix::fs::fstat(&*file).map_err(failed)?;
-        let is_device = match FileType::from_raw_mode(status.st_mode) {
-            FileType::RegularFile => false,
-            FileType::BlockDevice => true,
-            _ => return Err(refused("is neither a regular file nor a block device")),
-        };
-        rustix::fs::flock(&*file, FlockOperation::NonBlockingLockExclusive).map_err(in_use)?;
-        let claim = match is_device {
-            true => Claim::new((status.st_rdev, 0)),
-            false => Claim::new((status.st_dev, status.st_ino)),
-        };
-        let claim = claim.ok_or_else(|| in_use(Errno::WOULDBLOCK))?;
-        direct::end(&file);
+    pub(crate) fn open(
+        file: Arc<File>,
+        unit: Unit,
+        pages: u64,
+        memory: region::Backing,
+    ) -> Result<BackingFile> {
+        let Claimed { claim, is_device } = claimed(&file)?;
         let bytes = rustix::fs::seek(&*file, SeekFrom::End(0)).map_err(failed)?;
         check_content(&file, bytes, is_device)?;
         let most = (i64::MAX as u64) >> unit.shift();
@@ -167,31 +200,74 @@ impl BackingFile {
             return Err(refused("is smaller than two pages: choose a larger one"));
         }
         let wanted = pages.saturating_add(1 + SPARE_BLOCKS);
-        let blocks = blocks.min(wanted).min(most);
-        let checksum_bytes = usize::try_from(blocks).ok().and_then(|n| n.checked_mul(4));
-        let too_many = || Error::new(ErrorKind::NoMemory, "checksums exceed the address space");
-        let checksums = Region::reserve(
-            checksum_bytes.ok_or_else(too_many)?,
-            region::Backing::Private,
-        )?;
+        let facts = FileFacts {
+            number: RandomState::new().build_hasher().finish(),
+            blocks: blocks.min(wanted).min(most),
+        };
+        let checksums = Region::reserve(facts.checksum_bytes()?, memory)?;
         if !is_device {
             file.set_len(0).map_err(failed)?;
         }
         let mut first = AlignedBytes::new(unit.bytes())?;
-        first.bytes_mut()[..MARK.len()].copy_from_slice(MARK);
-        let direct_multiple_bytes = direct::begin(&file, unit, &first).map_err(failed)?;
-        Ok(BackingFile {
+        first.bytes_mut()[..MARK_BYTES].copy_from_slice(&facts.mark());
+        let multiple = direct::begin(&file, unit, &first).map_err(failed)?;
+        let mut backing = BackingFile::of(file, unit, facts, checksums, claim);
+        backing.direct_multiple_bytes = multiple;
+        backing.is_kept = memory == region::Backing::Memfd;
+        Ok(backing)
+    }
+
+    /// The file of a store whose process died, with the checksums of its blocks. No block is taken yet. A file that cannot be
+    /// read is taken over too: its pages are errors then, and others are there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for another file, [`ErrorKind::Busy`] if another store has it meanwhile, those of
+    /// [`Region::attach`].
+    #[cfg(not(uzram_shuttle))]
+    pub(super) fn take_over(
+        file: Arc<File>,
+        unit: Unit,
+        facts: FileFacts,
+        checksums: OwnedFd,
+    ) -> Result<BackingFile> {
+        let Claimed { claim, .. } = claimed(&file)?;
+        let mut mark = [0; MARK_BYTES];
+        if file.read_exact_at(&mut mark, 0).is_ok() && mark != facts.mark() {
+            let text = "is not the one that the store wrote to: name that one";
+            return Err(refused(text));
+        }
+        let checksums = Region::attach(checksums, facts.checksum_bytes()?, "checksums of blocks")?;
+        let multiple = direct::begin_again(&file, unit)?;
+        let mut backing = BackingFile::of(file, unit, facts, checksums, claim);
+        backing.direct_multiple_bytes = multiple;
+        backing.is_kept = true;
+        Ok(backing)
+    }
+
+    fn of(
+        file: Arc<File>,
+        unit: Unit,
+        facts: FileFacts,
+        checksums: Region,
+        claim: Claim,
+    ) -> BackingFile {
+        BackingFile {
+            _claim: claim,
             file,
             unit,
-            end: blocks << unit.shift(),
-            direct_multiple_bytes,
-            blocks: Mutex::new(Blocks::new(blocks)),
+            facts,
+            is_kept: false,
+            direct_multiple_bytes: None,
+            blocks: Mutex::new(Blocks::new(facts.blocks)),
             checksums,
             takes_holes: AtomicBool::new(true),
-            _claim: claim,
             #[cfg(test)]
             fault: fault::Fault::default(),
-        })
+        }
+    }
+
+    pub(super) fn facts(&self) -> FileFacts {
+        self.facts
     }
 
     /// A free block for an object of this size, or none.
@@ -204,6 +280,49 @@ impl BackingFile {
             number,
             size_bytes: size_bytes as u32,
         }))
+    }
+
+    /// Takes the block that a slot of a dead process names.
+    ///
+    /// # Errors
+    /// As [`Blocks::adopt`].
+    #[cfg(not(uzram_shuttle))]
+    pub(super) fn adopt(&self, block: &Block) -> Result<()> {
+        self.blocks.lock().adopt(block.number)
+    }
+
+    /// All that slots name is adopted: the rest of what was written is free. Returns the room that the file has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`], [`ErrorKind::Io`].
+    #[cfg(not(uzram_shuttle))]
+    pub(super) fn adopted(&self) -> Result<Room> {
+        let mut blocks = self.blocks.lock();
+        let mut next = 0;
+        while let Some(data) = self.checksums.next_data(next) {
+            next = data.end;
+            let numbers = data.start / size_of::<u32>()..data.end / size_of::<u32>();
+            for number in numbers {
+                if self.checksums.half_words()[number].load(Ordering::Relaxed) != 0 {
+                    blocks.note_written(number as u64)?;
+                }
+            }
+        }
+        let made = rustix::fs::fstat(&*self.file).map_err(failed)?.st_size;
+        Ok(Room::left(blocks.end() << self.unit.shift(), made as u64))
+    }
+
+    /// The same file of which no block is taken.
+    #[cfg(not(uzram_shuttle))]
+    pub(super) fn into_untaken(mut self) -> BackingFile {
+        self.blocks = Mutex::new(Blocks::new(self.facts.blocks));
+        self
+    }
+
+    /// As [`Region::file`], of the blocks' checksums.
+    #[cfg(not(uzram_shuttle))]
+    pub(super) fn checksums_file(&self) -> Result<Option<OwnedFd>> {
+        self.checksums.file()
     }
 
     /// Gives a block back.
@@ -231,13 +350,15 @@ impl BackingFile {
         for (block, unit_bytes) in blocks.zip(bytes.chunks_exact(self.unit.bytes())) {
             let checksum = crc32fast::hash(&unit_bytes[..block.size_bytes()]);
             self.checksums.half_words()[block.number as usize].store(checksum, Ordering::Relaxed);
+            #[cfg(all(test, not(uzram_shuttle)))]
+            crate::crash::point();
         }
     }
 
     /// Makes room for a write that ends at `end`, where that is of use.
     pub(super) fn make_room(&self, room: &mut Room, end: u64) {
         if self.direct_multiple_bytes.is_some() {
-            room.make(&self.file, end, self.end);
+            room.make(&self.file, end, self.facts.blocks << self.unit.shift());
         }
     }
 
@@ -329,8 +450,46 @@ impl BackingFile {
 
 impl Drop for BackingFile {
     fn drop(&mut self) {
-        // Others may have copies of the descriptor, and the kernel the file for a moment longer.
-        let _ = rustix::fs::flock(&*self.file, FlockOperation::Unlock);
+        // Others may have copies of the descriptor, and the kernel the file for a moment longer. Who keeps one for a successor
+        // keeps the file from others too.
+        if !self.is_kept {
+            let _ = rustix::fs::flock(&*self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
+/// A file that is this store's.
+struct Claimed {
+    claim: Claim,
+    is_device: bool,
+}
+
+fn claimed(file: &File) -> Result<Claimed> {
+    check_access(file)?;
+    let status = rustix::fs::fstat(file).map_err(failed)?;
+    let is_device = match FileType::from_raw_mode(status.st_mode) {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        _ => return Err(refused("is neither a regular file nor a block device")),
+    };
+    lock(file)?;
+    let claim = match is_device {
+        true => Claim::new((status.st_rdev, 0)),
+        false => Claim::new((status.st_dev, status.st_ino)),
+    };
+    let claim = claim.ok_or_else(|| in_use(Errno::WOULDBLOCK))?;
+    direct::end(file);
+    Ok(Claimed { claim, is_device })
+}
+
+/// Locks it. One whose store has just ended may be locked for a moment longer, as others have copies of the descriptor.
+fn lock(file: &File) -> Result<()> {
+    let until = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(LOCK_AGAIN),
+            done => return done.map_err(in_use),
+        }
     }
 }
 

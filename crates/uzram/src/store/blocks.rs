@@ -8,6 +8,8 @@
 use std::ops::Range;
 
 use crate::error::Result;
+#[cfg(not(uzram_shuttle))]
+use crate::error::{Error, ErrorKind};
 use crate::memory;
 
 const BITS: u64 = u64::BITS as u64;
@@ -56,13 +58,7 @@ impl Blocks {
             self.first_free += 1;
         }
         let word = self.first_free;
-        if word == self.taken.len() {
-            memory::push(&mut self.stale, 0)?;
-            if let Err(error) = memory::push(&mut self.taken, u64::from(word == 0)) {
-                self.stale.pop();
-                return Err(error);
-            }
-        }
+        self.grow(word)?;
         let bit = u64::from(self.taken[word].trailing_ones());
         let number = word as u64 * BITS + bit;
         if number >= self.count {
@@ -71,6 +67,58 @@ impl Blocks {
         self.taken[word] |= 1 << bit;
         self.stale[word] &= !(1 << bit);
         Ok(Some(number))
+    }
+
+    /// Has this word, and those before it.
+    fn grow(&mut self, word: usize) -> Result<()> {
+        while self.taken.len() <= word {
+            memory::push(&mut self.stale, 0)?;
+            let first = u64::from(self.taken.is_empty());
+            if let Err(error) = memory::push(&mut self.taken, first) {
+                self.stale.pop();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a block that a slot of a dead process names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfRange`] for one that the file has not, [`ErrorKind::Corrupt`] for one that another slot names too,
+    /// [`ErrorKind::NoMemory`].
+    #[cfg(not(uzram_shuttle))]
+    pub fn adopt(&mut self, number: u64) -> Result<()> {
+        if number == 0 || number >= self.count {
+            let text = "a block outside the backing file";
+            return Err(Error::new(ErrorKind::OutOfRange, text));
+        }
+        let (word, bit) = ((number / BITS) as usize, 1 << (number % BITS));
+        self.grow(word)?;
+        if self.taken[word] & bit != 0 {
+            let text = "a block of the backing file that two pages have";
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        self.taken[word] |= bit;
+        Ok(())
+    }
+
+    /// Notes that a dead process wrote to this block, which takes room on the disk even if it is free.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+    #[cfg(not(uzram_shuttle))]
+    pub fn note_written(&mut self, number: u64) -> Result<()> {
+        let (word, bit) = ((number / BITS) as usize, 1 << (number % BITS));
+        self.grow(word)?;
+        self.stale[word] |= bit & !self.taken[word];
+        Ok(())
+    }
+
+    /// No block from this one on has been written to. Block 0 has.
+    #[cfg(not(uzram_shuttle))]
+    pub fn end(&self) -> u64 {
+        self.count.min(self.taken.len().max(1) as u64 * BITS)
     }
 
     /// Keeps a taken block from becoming free until [`Blocks::unpin`].
@@ -169,6 +217,40 @@ mod tests {
 
     use super::*;
     use uzram_testkit::Rng;
+
+    #[test]
+    fn a_successor_has_what_slots_name_and_discards_what_else_was_written() {
+        let mut blocks = Blocks::new(200);
+        for number in [70, 1, 199] {
+            blocks.adopt(number).unwrap();
+        }
+        let refusals = [
+            (0, ErrorKind::OutOfRange),
+            (200, ErrorKind::OutOfRange),
+            (u64::MAX, ErrorKind::OutOfRange),
+            (70, ErrorKind::Corrupt),
+        ];
+        for (number, kind) in refusals {
+            assert_eq!(blocks.adopt(number).unwrap_err().kind(), kind);
+        }
+        for number in [1, 2, 3, 70, 71] {
+            blocks.note_written(number).unwrap();
+        }
+        assert_eq!(blocks.end(), 200);
+        assert_eq!(blocks.begin_discard(), Some(2..4));
+        assert_eq!(
+            blocks.take().unwrap(),
+            Some(4),
+            "nobody has those meanwhile"
+        );
+        blocks.end_discard(2..4);
+        assert_eq!(blocks.begin_discard(), Some(71..72));
+        assert_eq!(blocks.begin_discard(), None);
+        blocks.end_discard(71..72);
+        let rest: Vec<u64> = std::iter::from_fn(|| blocks.take().unwrap()).collect();
+        let free = (2..199).filter(|number| ![4, 70].contains(number));
+        assert_eq!(rest, free.collect::<Vec<u64>>());
+    }
 
     /// Against a set of numbers: no block has two owners, the lowest comes first, what is being discarded is nobody's, and
     /// what is being read is not free.

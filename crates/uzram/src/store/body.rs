@@ -3,6 +3,7 @@
 #[cfg(not(uzram_shuttle))]
 use std::os::fd::OwnedFd;
 
+use super::backing_file::BackingFile;
 use super::lock::SlotLock;
 use super::side_table::SideTable;
 use super::slot::SlotTable;
@@ -24,6 +25,7 @@ pub(super) struct Body<L> {
     pub arena: Region,
     pub checksums: Option<SideTable>,
     pub ages: Option<SideTable>,
+    pub backing: Option<BackingFile>,
 }
 
 impl<L: SlotLock> Body<L> {
@@ -32,13 +34,16 @@ impl<L: SlotLock> Body<L> {
         let arena = pool::reserve(pool)?;
         let table = SlotTable::new(config.disksize_bytes, config.unit, config.backing)?;
         let side_table = || SideTable::reserve(table.len(), config.backing);
-        let superblock = || Superblock::new(config);
+        let open = |file| BackingFile::open(file, config.unit, table.len(), config.backing);
+        let backing = config.backing_file.clone().map(open).transpose()?;
+        let superblock = || Superblock::new(config, backing.as_ref().map(BackingFile::facts));
         Ok(Body {
             superblock: (config.backing == Backing::Memfd)
                 .then(superblock)
                 .transpose()?,
             checksums: config.checksum.then(side_table).transpose()?,
             ages: config.ages.then(side_table).transpose()?,
+            backing,
             table,
             arena,
         })
@@ -60,6 +65,9 @@ pub struct Remains {
     pub checksums: Option<OwnedFd>,
     /// In a store with ages, 4 bytes for each page.
     pub ages: Option<OwnedFd>,
+    /// In a store with a backing file, 4 bytes for each block of it that may be used. The file itself is an option of
+    /// [`StoreBuilder::recover`](crate::StoreBuilder::recover).
+    pub blocks: Option<OwnedFd>,
 }
 
 #[cfg(not(uzram_shuttle))]
@@ -78,22 +86,34 @@ impl Body<super::lock::SleepingBit> {
         let limits = superblock.limits()?;
         pool.limit_bytes = limits.first_bytes;
         let slots = config.disksize_bytes >> config.unit.shift();
-        let side_table = |wanted: bool, file: Option<OwnedFd>, what| match (wanted, file) {
-            (false, _) => Ok(None),
-            (true, Some(file)) => SideTable::attach(slots, file, what).map(Some),
-            (true, None) => {
-                let text =
-                    format!("the store to take over comes without its {what}; pass them on too");
-                Err(Error::new(ErrorKind::InvalidInput, text))
-            }
+        let side_table = |wanted: bool, file: Option<OwnedFd>, what| {
+            let attach = || SideTable::attach(slots, there(file, what)?, what);
+            wanted.then(attach).transpose()
         };
+        let backing = |file| {
+            let (facts, blocks) = (superblock.backing_file()?, there(files.blocks, BLOCKS)?);
+            BackingFile::take_over(file, config.unit, facts, blocks)
+        };
+        let backing = config.backing_file.clone().map(backing).transpose()?;
         let body = Body {
             superblock: Some(superblock),
             table: SlotTable::attach(files.table, slots)?,
             arena: Region::attach(files.arena, pool.arena_bytes(), "arena")?,
             checksums: side_table(config.checksum, files.checksums, "checksums")?,
             ages: side_table(config.ages, files.ages, "ages")?,
+            backing,
         };
         Ok((body, limits))
     }
+}
+
+#[cfg(not(uzram_shuttle))]
+const BLOCKS: &str = "checksums of the backing file's blocks";
+
+#[cfg(not(uzram_shuttle))]
+fn there(file: Option<OwnedFd>, what: &str) -> Result<OwnedFd> {
+    file.ok_or_else(|| {
+        let text = format!("the store to take over comes without its {what}; pass them on too");
+        Error::new(ErrorKind::InvalidInput, text)
+    })
 }

@@ -261,29 +261,29 @@ impl Store {
     /// Units of 4 KiB that may still be written to the backing file, where the limit is enabled.
     #[must_use]
     pub fn writeback_limit(&self) -> u64 {
-        self.inner.budget.limit_4k()
+        self.inner.budget().limit_4k()
     }
 
     /// Changes the limit, in units of 4 KiB. What is written to the file is taken from it.
     pub fn set_writeback_limit(&self, limit_4k: u64) {
-        self.inner.budget.set_limit_4k(limit_4k);
+        self.inner.budget().set_limit_4k(limit_4k);
     }
 
     /// Whether the limit counts.
     #[must_use]
     pub fn writeback_limit_enabled(&self) -> bool {
-        self.inner.budget.is_enabled()
+        self.inner.budget().is_enabled()
     }
 
     /// Enables or disables the limit.
     pub fn set_writeback_limit_enabled(&self, enabled: bool) {
-        self.inner.budget.set_enabled(enabled);
+        self.inner.budget().set_enabled(enabled);
     }
 
     /// Pages that are written to the backing file at once, and wait for the disk once; 4 MiB at most.
     #[must_use]
     pub fn writeback_batch_pages(&self) -> usize {
-        self.inner.budget.batch_pages()
+        self.inner.budget().batch_pages()
     }
 
     /// Changes the number of pages that are written at once, from the next batch on.
@@ -291,7 +291,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) unless it is 1 to 1024.
     pub fn set_writeback_batch_pages(&self, pages: usize) -> Result<()> {
-        self.inner.budget.set_batch_pages(pages)
+        self.inner.budget().set_batch_pages(pages)
     }
 
     /// Makes a hole of some blocks of the backing file whose pages have left. Returns whether there may be more. It may

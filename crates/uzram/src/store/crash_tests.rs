@@ -5,10 +5,14 @@
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
 use std::cell::RefCell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use super::fault_tests::{compressible, noise};
-use super::recover_tests::{DENSER, Files, config, make, read, recover, use_up, with_pool};
+use super::recover_tests::{
+    DENSER, Files, config, make, read, recover, reopened, use_up, with_pool,
+};
 use super::*;
 use crate::codec::Compression;
 
@@ -25,8 +29,9 @@ struct Kind {
 }
 
 impl Kind {
-    fn config(self) -> StoreConfig {
+    fn config(self, backing: &File) -> StoreConfig {
         let mut config = config(PAGES, Unit::DEFAULT, "lz4", self.checksum);
+        config.backing_file = Some(Arc::new(reopened(backing)));
         config.mem_limit_bytes = self.limit_bytes;
         config.secondaries[0] = Some(Compression::new(DENSER, Unit::DEFAULT).unwrap());
         with_pool(self.pool, config)
@@ -38,17 +43,20 @@ struct Run {
     kind: Kind,
     store: Store,
     files: Rc<Files>,
+    backing: Rc<File>,
     pages: Model,
     points: Rc<RefCell<u64>>,
 }
 
 impl Run {
     fn new(kind: Kind) -> Run {
-        let (store, files) = make(kind.config());
+        let backing = tempfile::tempfile().unwrap();
+        let (store, files) = make(kind.config(&backing));
         Run {
             kind,
             store,
             files: Rc::new(files),
+            backing: Rc::new(backing),
             pages: vec![[vec![0; 4096], vec![0; 4096]]; PAGES as usize],
             points: Rc::default(),
         }
@@ -72,11 +80,11 @@ impl Run {
 
     fn trace<T>(&self, act: impl FnOnce(&Store) -> T) -> T {
         let (kind, files, pages) = (self.kind, Rc::clone(&self.files), self.pages.clone());
-        let points = Rc::clone(&self.points);
+        let (points, backing) = (Rc::clone(&self.points), Rc::clone(&self.backing));
         let hook = move || {
             let mut point = points.borrow_mut();
             *point += 1;
-            crash(kind, &files, &pages, *point);
+            crash(kind, (&files, &backing), &pages, *point);
         };
         crate::crash::trace(Box::new(hook), || act(&self.store))
     }
@@ -88,9 +96,18 @@ impl Run {
     }
 }
 
+/// A file as it is now.
+fn copied(file: &File) -> File {
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let copy = tempfile::tempfile().unwrap();
+    copy.write_all_at(&bytes, 0).unwrap();
+    copy
+}
+
 /// The process dies here, and a successor opens what is left.
-fn crash(kind: Kind, files: &Files, pages: &Model, point: u64) {
-    let (store, recovery) = recover(kind.config(), files.copied());
+fn crash(kind: Kind, (files, backing): (&Files, &File), pages: &Model, point: u64) {
+    let (store, recovery) = recover(kind.config(&copied(backing)), files.copied());
     let what = format!("{} {} point {point}", kind.pool, kind.checksum);
     assert_eq!(recovery.lost_pages, 0, "{what}");
     assert!(recovery.resealed_pages <= 1, "{what}: {recovery:?}");
@@ -113,6 +130,8 @@ fn crash(kind: Kind, files: &Files, pages: &Model, point: u64) {
     );
     let raw = count(&|state| *state == PageState::Raw);
     assert_eq!(stats.huge_pages, raw, "{what}");
+    let back = count(&|state| *state == PageState::WrittenBack);
+    assert_eq!(stats.bd_count, back, "{what}");
     let packed = states.iter().map(|state| match state {
         PageState::Compressed { size_bytes } => u64::from(*size_bytes),
         _ => 0,
@@ -228,6 +247,34 @@ fn a_crash_within_compaction_recompression_or_a_reset_loses_nothing() {
     assert!(points > 500, "{points}");
 }
 
+#[test]
+fn a_crash_within_a_pass_to_the_backing_file_or_of_pages_there_loses_nothing() {
+    let points = each(0, |run| {
+        for index in 0..PAGES {
+            run.store.write(PageIndex(index), &content(index)).unwrap();
+            run.pages[index as usize] = [content(index), content(index)];
+        }
+        let named: Vec<PageIndex> = (0..PAGES).map(PageIndex).collect();
+        for batch_pages in [3, 64] {
+            run.store.set_writeback_batch_pages(batch_pages).unwrap();
+            assert!(run.trace(|store| store.write_back(&named).unwrap()) > 0);
+            // Blocks are given back, and taken by others.
+            for index in (0..PAGES).filter(|index| index % 3 == 0) {
+                run.write(index, content(index + batch_pages as u64));
+                let mut page = run.pages[index as usize + 1][0].clone();
+                page[50..90].fill(3);
+                run.act(index + 1, page, |store| {
+                    store.write_at(PageIndex(index + 1), 50, &[3; 40])
+                });
+            }
+        }
+        for index in 0..PAGES {
+            run.act(index, vec![0; 4096], |store| store.trim(PageIndex(index)));
+        }
+    });
+    assert!(points > 1000, "{points}");
+}
+
 /// A successor may die too, wherever it is. The next one finds the same pages.
 #[test]
 fn a_crash_within_a_take_over_changes_nothing() {
@@ -241,6 +288,8 @@ fn a_crash_within_a_take_over_changes_nothing() {
         for index in 0..PAGES {
             run.write(index, content(index));
         }
+        let back: Vec<PageIndex> = (10..15).map(PageIndex).collect();
+        assert!(run.store.write_back(&back).unwrap() > 0);
         // It dies with locked and marked slots, one of them between the checksum and the word.
         for index in [0, 1, 2, 6] {
             let mut guard = run.store.inner.table.lock(PageIndex(index)).unwrap();
@@ -253,14 +302,18 @@ fn a_crash_within_a_take_over_changes_nothing() {
             std::mem::forget(guard);
         }
         let dead = Files::holding(run.files.copied());
+        let dead_backing = copied(&run.backing);
         let (pages, points) = (run.pages.clone(), Rc::new(RefCell::new(0)));
         let counted = Rc::clone(&points);
         let remains = dead.remains();
         let hook = move || {
             *counted.borrow_mut() += 1;
-            crash(kind, &dead, &pages, 1);
+            crash(kind, (&dead, &dead_backing), &pages, 1);
         };
-        let (store, _) = crate::crash::trace(Box::new(hook), || recover(kind.config(), remains));
+        let successors = copied(&run.backing);
+        let (store, _) = crate::crash::trace(Box::new(hook), || {
+            recover(kind.config(&successors), remains)
+        });
         assert!(*points.borrow() >= 4);
         drop(store);
     }

@@ -35,6 +35,21 @@ pub(super) fn begin(
     file.write_all_at(first.bytes(), 0).map(|()| None)
 }
 
+/// As [`begin`], of a file that has its first unit, which says whether it takes direct reads, or whether it cannot be read at all.
+///
+/// # Errors
+/// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
+#[cfg(not(uzram_shuttle))]
+pub(super) fn begin_again(file: &File, unit: Unit) -> Result<Option<usize>> {
+    let mut first = AlignedBytes::new(unit.bytes())?;
+    let multiple = multiple_bytes(file, unit).filter(|_| set(file, true));
+    if multiple.is_some() && file.read_exact_at(first.bytes_mut(), 0).is_err() {
+        end(file);
+        return Ok(None);
+    }
+    Ok(multiple)
+}
+
 /// The multiple of bytes in which the file is read and written directly, as far as it is known. None if it does not fit.
 fn multiple_bytes(file: &File, unit: Unit) -> Option<usize> {
     let known = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);

@@ -72,6 +72,7 @@ pub(super) fn is_sound(word: u64, unit_bytes: usize) -> bool {
         KIND_SAME => rest >> PAYLOAD_SHIFT <= u32::MAX.into() && rest << (64 - PAYLOAD_SHIFT) == 0,
         KIND_RAW => size_bytes(without_flags) as usize == unit_bytes,
         KIND_PACKED => (size_bytes(without_flags) as usize) < unit_bytes,
+        KIND_BACK => rest & FLAGS & !PRIORITY == 0 && size_bytes(word) as usize <= unit_bytes,
         _ => false,
     }
 }
@@ -186,6 +187,12 @@ impl Seen {
         let start = (self.0 >> PAYLOAD_SHIFT) as usize * GRANULE_BYTES;
         self.has_object()
             .then_some(start..start + self.size_bytes())
+    }
+
+    /// The number of its block, if the page is in the backing file.
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn block(self) -> Option<u64> {
+        (kind(self.0) == KIND_BACK).then_some(self.0 >> PAYLOAD_SHIFT)
     }
 
     /// The size of an object, in memory or in the backing file.

@@ -42,7 +42,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::page::{PageIndex, PageState, Unit, Zeroing};
 use crate::pool::{self, Parts, PoolConfig, PoolMemory};
 use crate::stats::{Counter, Counters, Stats};
-use crate::sync::{Arc, AtomicBool, AtomicU64, MappedU32, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, MappedU32, MappedU64, Mutex, Ordering};
 
 use self::ages::Ages;
 use self::backing_file::BackingFile;
@@ -99,7 +99,8 @@ pub struct StoreWith<L, S> {
     backing: Option<BackingFile>,
     /// Whether packed objects go to the file as they are.
     compresses_back: bool,
-    budget: Budget,
+    /// The budget of writing back, if no superblock has it.
+    own_budget: [MappedU64; Budget::WORDS],
     /// The turn to write back or to recompress.
     writing_back: Mutex<Batches>,
 }
@@ -138,10 +139,12 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         body: Body<L>,
     ) -> Result<StoreWith<L, S>> {
         let pool = pool::make(config.pool, pool_config, body.arena)?;
-        let open = |file| BackingFile::open(file, config.unit, body.table.len());
-        let backing = config.backing_file.map(open).transpose()?;
-        let depth = config.writeback_depth;
-        let ring = backing.as_ref().and_then(|file| file.ring(depth));
+        // What a ring writes may be under way when its process is gone already, and its successor writes there.
+        let depth = match body.superblock {
+            Some(_) => 1,
+            None => config.writeback_depth,
+        };
+        let ring = body.backing.as_ref().and_then(|file| file.ring(depth));
         Ok(StoreWith {
             unit: config.unit,
             pool_name: config.pool,
@@ -161,9 +164,9 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             checksums: body.checksums,
             ages: body.ages.map(Ages::new),
             has_spare: false,
-            backing,
+            backing: body.backing,
             compresses_back: config.compressed_writeback,
-            budget: Budget::new(),
+            own_budget: Default::default(),
             writing_back: Mutex::new(Batches::new(depth, ring)),
         })
     }
@@ -212,6 +215,11 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         if let Some(superblock) = &self.superblock {
             superblock.set_mem_limit(limit_bytes);
         }
+    }
+
+    fn budget(&self) -> Budget<'_> {
+        let kept = self.superblock.as_ref().map(Superblock::budget);
+        kept.unwrap_or(Budget::over(&self.own_budget))
     }
 
     /// As [`Store::reset_mem_used_max`](crate::Store::reset_mem_used_max).
@@ -510,6 +518,8 @@ fn counted(old: &Entry, new: &Entry) -> [(Counter, u64); 6] {
     ]
 }
 
+#[cfg(all(test, not(uzram_shuttle)))]
+mod backing_recover_tests;
 #[cfg(all(test, uzram_shuttle))]
 mod cold_shuttle_tests;
 #[cfg(all(test, not(uzram_shuttle)))]

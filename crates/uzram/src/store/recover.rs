@@ -10,9 +10,13 @@
 //! A writer stores an object's checksum while its slot is locked, before it publishes the word. So checksum and object may
 //! differ where the dead process had a lock, and only there a checksum is made anew: elsewhere a difference is damage, which
 //! reads find.
+//!
+//! A page in the backing file is told by its word, and its block's checksum was stored before the block was written. What no
+//! word names is free. A block that two words name has one page's bytes, and nobody knows whose: both are lost.
 
 use std::ops::Range;
 
+use super::backing_file::BackingFile;
 use super::body::{Body, Remains};
 use super::layout::Flags;
 use super::slot::{Entry, Locked, Verdict};
@@ -22,7 +26,7 @@ use crate::config::StoreConfig;
 use crate::error::{ErrorKind, Result};
 use crate::memory;
 use crate::page::PageIndex;
-use crate::pool::{Handle, PoolConfig};
+use crate::pool::PoolConfig;
 use crate::region::Region;
 use crate::store::lock::SleepingBit;
 use crate::sync::Ordering;
@@ -45,6 +49,8 @@ pub struct Recovery {
 #[derive(Debug, Default)]
 struct Disputes {
     places: Vec<Range<usize>>,
+    /// Blocks of the backing file that another page has too.
+    blocks: Vec<u64>,
     /// Pages whose checksums were made anew and so prove nothing, in ascending order.
     resealed: Vec<PageIndex>,
 }
@@ -63,7 +69,7 @@ impl Store {
         let mut store = Store::over(config.clone(), &pool_config, body)?;
         let mut disputes = Disputes::default();
         let mut recovery = store.inner.settle_table(Some(&mut disputes))?;
-        if !disputes.places.is_empty() {
+        if !disputes.places.is_empty() || !disputes.blocks.is_empty() {
             store.inner.settle_disputes(disputes)?;
             let resealed = recovery.resealed_pages;
             store = Store::over(config, &pool_config, store.inner.into_body(&pool_config)?)?;
@@ -71,6 +77,10 @@ impl Store {
             recovery.resealed_pages += resealed;
         }
         store.inner.pool.adopted()?;
+        if let Some(backing) = &store.inner.backing {
+            let room = backing.adopted()?;
+            store.inner.writing_back.lock().go_on(room);
+        }
         store.set_mem_limit(limits.bytes);
         store.inner.make_ready(&pool_config)?;
         Ok((store, recovery))
@@ -104,6 +114,10 @@ impl Store {
                 .as_ref()
                 .map_or(Ok(None), |table| table.file())?,
             ages: ages.map_or(Ok(None), |table| table.file())?,
+            blocks: inner
+                .backing
+                .as_ref()
+                .map_or(Ok(None), |file| file.checksums_file())?,
         }))
     }
 }
@@ -144,17 +158,29 @@ impl StoreWith<SleepingBit, SharedStreams> {
 
     /// Takes the slot's object over.
     fn adopt(&self, slot: &Locked, disputes: Option<&mut Disputes>) -> Result<Verdict> {
-        let handle = match slot.entry() {
-            Entry::Raw(handle) => handle,
-            Entry::Packed(handle) if self.could_pack(slot, handle) => handle,
-            Entry::Packed(_) | Entry::Back(_) | Entry::Lost => return Ok(Verdict::Lost),
+        let adopted = match slot.entry() {
             Entry::Empty | Entry::Same(_) => return Ok(Verdict::Kept),
+            Entry::Raw(handle) => self.pool.adopt(handle),
+            Entry::Packed(handle)
+                if handle.size_bytes() < self.huge_bytes && self.has_codec(slot) =>
+            {
+                self.pool.adopt(handle)
+            }
+            Entry::Back(block) if self.has_codec(slot) => match &self.backing {
+                Some(backing) => backing.adopt(block),
+                None => return Ok(Verdict::Lost),
+            },
+            Entry::Packed(_) | Entry::Back(_) | Entry::Lost => return Ok(Verdict::Lost),
         };
-        match (self.pool.adopt(handle), disputes) {
+        match (adopted, disputes) {
             (Ok(()), _) => Ok(Verdict::Kept),
             (Err(error), Some(disputes)) if error.kind() == ErrorKind::Corrupt => {
-                let start = handle.offset_bytes();
-                memory::push(&mut disputes.places, start..start + handle.size_bytes())?;
+                if let Some(place) = slot.seen().place() {
+                    memory::push(&mut disputes.places, place)?;
+                }
+                if let Some(block) = slot.seen().block() {
+                    memory::push(&mut disputes.blocks, block)?;
+                }
                 Ok(Verdict::Kept)
             }
             (Err(error), _) => match error.kind() {
@@ -164,11 +190,10 @@ impl StoreWith<SleepingBit, SharedStreams> {
         }
     }
 
-    /// Whether a codec of this store could have made the object.
-    fn could_pack(&self, slot: &Locked, handle: &Handle) -> bool {
+    /// Whether this store has the codec that the slot names.
+    fn has_codec(&self, slot: &Locked) -> bool {
         let priority = slot.flags().priority();
-        handle.size_bytes() < self.huge_bytes
-            && (priority == 0 || self.secondary(priority).is_some())
+        priority == 0 || self.secondary(priority).is_some()
     }
 
     /// Makes the checksum of a slot's object anew if it has another one.
@@ -187,7 +212,17 @@ impl StoreWith<SleepingBit, SharedStreams> {
     }
 
     /// Loses every page whose object has disputed bytes, but those whose objects are right where no other one is.
-    fn settle_disputes(&self, disputes: Disputes) -> Result<()> {
+    fn settle_disputes(&self, mut disputes: Disputes) -> Result<()> {
+        let mut blocks = std::mem::take(&mut disputes.blocks);
+        blocks.sort_unstable();
+        let is_disputed = |block: u64| blocks.binary_search(&block).is_ok();
+        let mut next = 0;
+        while let Some((index, _)) =
+            self.seen_from(next, |seen| seen.block().is_some_and(is_disputed))
+        {
+            self.lose(index)?;
+            next = index.0 + 1;
+        }
         let mut claimants = self.claimants(disputes)?;
         claimants.sort_unstable_by_key(|claimant| claimant.place.start);
         let right = |claimant: &&Claimant| claimant.is_right;
@@ -204,11 +239,16 @@ impl StoreWith<SleepingBit, SharedStreams> {
         kept.sort_unstable();
         for claimant in claimants {
             if kept.binary_search(&claimant.index).is_err() {
-                let guard = self.table.lock(claimant.index)?;
-                // The pool's knowledge of the object ends with this pool.
-                std::mem::forget(guard.publish(Entry::Lost, Flags::NONE));
+                self.lose(claimant.index)?;
             }
         }
+        Ok(())
+    }
+
+    fn lose(&self, index: PageIndex) -> Result<()> {
+        let guard = self.table.lock(index)?;
+        // What the pool and the backing file know of the object ends with this store.
+        std::mem::forget(guard.publish(Entry::Lost, Flags::NONE));
         Ok(())
     }
 
@@ -255,6 +295,7 @@ impl StoreWith<SleepingBit, SharedStreams> {
             arena: Region::attach(arena, pool.arena_bytes(), "arena")?,
             checksums: self.checksums,
             ages: self.ages.map(|ages| ages.accessed_s),
+            backing: self.backing.map(BackingFile::into_untaken),
         })
     }
 }

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -52,8 +52,19 @@ impl Files {
             arena: make(&self.0.arena),
             checksums: self.0.checksums.as_ref().map(&make),
             ages: self.0.ages.as_ref().map(&make),
+            blocks: self.0.blocks.as_ref().map(&make),
         }
     }
+}
+
+/// The same file for another user, whose flags and locks are its own.
+pub(super) fn reopened(file: &File) -> File {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap()
 }
 
 fn size_bytes(file: &OwnedFd) -> usize {
@@ -242,6 +253,8 @@ struct Victim {
     pages: u64,
     checksum: bool,
     spare_bytes: u64,
+    /// With a backing file, to which pages go all the time.
+    backs: bool,
     kills: u64,
 }
 
@@ -268,10 +281,11 @@ impl Log {
 
 impl Victim {
     /// With few places for the pages of those that are packed again, so that passes find some.
-    fn config(self) -> StoreConfig {
+    fn config(self, backing: Option<&File>) -> StoreConfig {
         let mut config = config(self.pages, Unit::DEFAULT, "lz4", self.checksum);
         config.secondaries[0] = Some(Compression::new(DENSER, Unit::DEFAULT).unwrap());
         config.spare_bytes = self.spare_bytes;
+        config.backing_file = backing.map(|file| Arc::new(reopened(file)));
         with_pool(self.pool, config)
     }
 }
@@ -328,6 +342,7 @@ fn writer() {
         pages: word().parse().unwrap(),
         checksum: word().parse().unwrap(),
         spare_bytes: word().parse().unwrap(),
+        backs: word().parse().unwrap(),
         kills: 0,
     };
     let mut file = || {
@@ -342,14 +357,17 @@ fn writer() {
         superblock: file(),
         table: file(),
         arena: file(),
-        checksums: victim.checksum.then(file),
+        checksums: victim.checksum.then(&mut file),
         ages: None,
+        blocks: victim.backs.then(&mut file),
     };
-    let (store, recovery) = recover(victim.config(), remains);
+    let backing = victim.backs.then(&mut file).map(File::from);
+    let (store, recovery) = recover(victim.config(backing.as_ref()), remains);
     assert_eq!(recovery.lost_pages, 0);
     std::thread::scope(|scope| {
         let (store, log) = (&store, &log);
         scope.spawn(move || {
+            let mut start = 0;
             loop {
                 store.compact(Duration::from_millis(5)).unwrap();
                 store.maintain(Duration::from_millis(1));
@@ -364,6 +382,17 @@ fn writer() {
                     ..Recompression::new(1)
                 };
                 store.recompress(&idle, &mut goes_on).unwrap();
+                if victim.backs {
+                    let mut looks = 0;
+                    let mut goes_on = || {
+                        looks += 1;
+                        looks < 200
+                    };
+                    let range = start..victim.pages;
+                    store.write_back_range(range, &mut goes_on).unwrap();
+                    start = (start + 211) % victim.pages;
+                    store.discard_backing();
+                }
             }
         });
         for thread in 0..THREADS {
@@ -400,10 +429,17 @@ fn a_killed_writer_loses_nothing_that_it_acknowledged() {
         pages: 512,
         checksum,
         spare_bytes: 0,
+        backs: false,
         kills: 8,
     };
     let kinds = crate::pools().into_iter();
-    let kinds = kinds.flat_map(|pool| [small(pool, false), small(pool, true)]);
+    let kinds = kinds.flat_map(|pool| {
+        let backs = Victim {
+            backs: true,
+            ..small(pool, true)
+        };
+        [small(pool, false), small(pool, true), backs]
+    });
     let unacknowledged: u64 = kinds.map(kill_writers).sum();
     assert!(
         unacknowledged > 0,
@@ -415,12 +451,13 @@ fn a_killed_writer_loses_nothing_that_it_acknowledged() {
 #[test]
 fn a_killed_writer_of_a_large_store_loses_nothing_that_it_acknowledged() {
     for (pool, checksum) in crate::pools().into_iter().zip([true, false].repeat(3)) {
-        for spare_bytes in [0, 8 << 20] {
+        for (spare_bytes, backs) in [(0, true), (8 << 20, false)] {
             kill_writers(Victim {
                 pool,
                 pages: (96 << 20) / 4096,
                 checksum,
                 spare_bytes,
+                backs,
                 kills: 3,
             });
         }
@@ -485,9 +522,11 @@ fn kill_writers(victim: Victim) -> u64 {
         pages,
         checksum,
         spare_bytes,
+        backs,
         kills,
     } = victim;
-    let (store, files) = make(victim.config());
+    let backing = backs.then(|| tempfile::tempfile().unwrap());
+    let (store, files) = make(victim.config(backing.as_ref()));
     drop(store);
     let log = Region::reserve((pages as usize * 2 + 1) * 8, Backing::Memfd).unwrap();
     let log_file = log.file().unwrap().unwrap();
@@ -497,10 +536,13 @@ fn kill_writers(victim: Victim) -> u64 {
         table,
         arena,
         checksums,
+        blocks,
         ..
     } = files.remains();
     let mut paths = vec![log_file, superblock, table, arena];
-    paths.extend(checksums);
+    paths.extend(checksums.into_iter().chain(blocks));
+    let copy = |file: &File| OwnedFd::from(file.try_clone().unwrap());
+    paths.extend(backing.as_ref().map(copy));
     let paths: Vec<String> = paths
         .iter()
         .map(|file| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
@@ -514,7 +556,7 @@ fn kill_writers(victim: Victim) -> u64 {
             .env(
                 CHILD,
                 format!(
-                    "{pool},{pages},{checksum},{spare_bytes},{}",
+                    "{pool},{pages},{checksum},{spare_bytes},{backs},{}",
                     paths.join(",")
                 ),
             );
@@ -532,7 +574,7 @@ fn kill_writers(victim: Victim) -> u64 {
         };
         std::thread::sleep(Duration::from_micros(pause_us));
         drop(child);
-        let (store, recovery) = recover(victim.config(), files.remains());
+        let (store, recovery) = recover(victim.config(backing.as_ref()), files.remains());
         assert_eq!(
             (recovery.lost_pages, recovery.generation),
             (0, 3 + 2 * kill)

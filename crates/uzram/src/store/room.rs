@@ -27,6 +27,16 @@ pub(super) struct Room {
 }
 
 impl Room {
+    /// That of a file which ends at `made`, and which a dead process may have written up to `written`, in bytes.
+    #[cfg(not(uzram_shuttle))]
+    pub fn left(written: u64, made: u64) -> Room {
+        Room {
+            written,
+            made,
+            ..Room::default()
+        }
+    }
+
     /// Makes room in `file` if a write that ends at `end` needs some, and never behind `most`. Without it the write
     /// makes the file longer itself, or says why it cannot.
     pub fn make(&mut self, file: &File, end: u64, most: u64) {

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! bytes 0-7        generation: how often the store was opened
+//! bytes 8-31       the budget of writing back: 4 KiB units left, whether they count, pages of a batch
 //! bytes 512, 2304  two copies of the facts:
 //!     0   magic        8   version 4, length 4     16  sequence 8
 //!     24  disksize 8   32  unit 4, flags 4         40  mem_limit 8, that of the start 8
 //!     56  pool 16      72  codecs by priority, 4 of: name 32, its dictionary's length 8 and hash 8
-//!     264 CRC-32 4
+//!     264 the backing file's number 8 and blocks 8
+//!     280 CRC-32 4
 //! ```
 //!
 //! Numbers are little-endian, names padded with zeroes. A change goes to the copy that is not current, under the next
@@ -24,6 +26,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use super::backing_file::FileFacts;
+use super::budget::Budget;
 use crate::codec::Compression;
 use crate::config::{PRIORITY_MAX, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
@@ -32,7 +36,7 @@ use crate::sync::{MappedU64, Ordering};
 
 /// The format of what a process leaves of a store ([`Remains`](crate::Remains)): of the superblock, the slot word, the places of
 /// objects under each pool, and the codecs' formats, together. A program opens its own format alone.
-pub const REMAINS_FORMAT: u32 = 1;
+pub const REMAINS_FORMAT: u32 = 2;
 const VERSION: u32 = REMAINS_FORMAT;
 const MAGIC: &[u8; 8] = b"uzramsb\n";
 
@@ -50,7 +54,8 @@ const LIMIT_AT: usize = 40;
 const FIRST_LIMIT_AT: usize = 48;
 const POOL_AT: usize = 56;
 const CODECS_AT: usize = POOL_AT + POOL_BYTES;
-const CRC_AT: usize = CODECS_AT + CODECS * CODEC_BYTES;
+const FILE_AT: usize = CODECS_AT + CODECS * CODEC_BYTES;
+const CRC_AT: usize = FILE_AT + 16;
 
 const POOL_BYTES: usize = 16;
 const NAME_BYTES: usize = 32;
@@ -59,7 +64,12 @@ const CODECS: usize = 1 + PRIORITY_MAX as usize;
 
 const HAS_CHECKSUMS: u32 = 1;
 const HAS_AGES: u32 = 1 << 1;
+const HAS_FILE: u32 = 1 << 2;
 
+/// The budget, of which each word is right by itself.
+const BUDGET: std::ops::Range<usize> = 1..1 + Budget::WORDS;
+
+const _: () = assert!(BUDGET.end * 8 <= COPIES_AT[0]);
 const _: () =
     assert!(COPIES_AT[0] + COPY_BYTES <= COPIES_AT[1] && COPIES_AT[1] + COPY_BYTES <= BYTES);
 
@@ -87,7 +97,7 @@ impl Superblock {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a codec of the caller's whose name is too long, [`ErrorKind::NoMemory`],
     /// [`ErrorKind::Io`] without `/proc`.
-    pub(super) fn new(config: &StoreConfig) -> Result<Superblock> {
+    pub(super) fn new(config: &StoreConfig, file: Option<FileFacts>) -> Result<Superblock> {
         let region = Region::reserve(BYTES, Backing::Memfd)?;
         region.populate(0..BYTES)?;
         let claim = claim(&region)?;
@@ -96,7 +106,13 @@ impl Superblock {
             generation: 1,
             _claim: claim,
         };
-        superblock.write(0, &facts(config, 1)?);
+        let mut copy = facts(config, 1)?;
+        if let Some(file) = file {
+            put(&mut copy, FILE_AT, &file.number.to_le_bytes());
+            put(&mut copy, FILE_AT + 8, &file.blocks.to_le_bytes());
+            seal(&mut copy);
+        }
+        superblock.write(0, &copy);
         superblock.word(0).store(1, Ordering::Relaxed);
         Ok(superblock)
     }
@@ -142,6 +158,21 @@ impl Superblock {
             first_bytes: number(&current, FIRST_LIMIT_AT),
             bytes: number(&current, LIMIT_AT),
         })
+    }
+
+    /// The backing file of a store that has one.
+    pub(super) fn backing_file(&self) -> Result<FileFacts> {
+        let (_, current) = self.current()?;
+        Ok(FileFacts {
+            number: number(&current, FILE_AT),
+            blocks: number(&current, FILE_AT + 8),
+        })
+    }
+
+    /// The budget of writing back, which lies here.
+    pub(super) fn budget(&self) -> Budget<'_> {
+        let words = self.region.words()[BUDGET].first_chunk();
+        Budget::over(words.expect("the superblock has these words"))
     }
 
     /// Notes another limit, in bytes. Its caller sees to it that nobody else does meanwhile.
@@ -251,7 +282,9 @@ fn refused(why: String) -> Error {
 fn facts(config: &StoreConfig, sequence: u64) -> Result<Copy> {
     let mut copy = [0; COPY_BYTES];
     let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-    let flags = flag(config.checksum, HAS_CHECKSUMS) | flag(config.ages, HAS_AGES);
+    let flags = flag(config.checksum, HAS_CHECKSUMS)
+        | flag(config.ages, HAS_AGES)
+        | flag(config.backing_file.is_some(), HAS_FILE);
     put(&mut copy, 0, MAGIC);
     put(&mut copy, VERSION_AT, &VERSION.to_le_bytes());
     put(&mut copy, LENGTH_AT, &(COPY_BYTES as u32).to_le_bytes());
@@ -318,6 +351,7 @@ fn check(found: &Copy, wanted: &Copy) -> Result<()> {
             unit(copy),
             has(copy, HAS_CHECKSUMS, "checksums"),
             has(copy, HAS_AGES, "ages"),
+            has(copy, HAS_FILE, "backing file"),
             format!("pool {}", text(&copy[POOL_AT..POOL_AT + POOL_BYTES])),
         ];
         facts.extend((0..CODECS).map(|priority| codec_text(copy, priority)));

@@ -142,7 +142,7 @@ fn a_damaged_superblock_is_refused_and_its_store_left_as_it_is() {
 #[test]
 fn other_formats_are_refused_by_their_number() {
     let files = left();
-    for version in [0, 2, 900] {
+    for version in [0, VERSION - 1, VERSION + 1, 900].map(u64::from) {
         let remains = files.copied();
         let word = &map(&remains.superblock);
         let word = &word.words()[(COPIES_AT[0] + VERSION_AT) / 8];
@@ -245,13 +245,7 @@ fn files_that_are_not_a_stores_are_refused() {
 }
 
 #[test]
-fn a_store_that_cannot_outlive_its_process_is_refused_with_the_reason() {
-    let file = options().backing_file(tempfile::tempfile().unwrap());
-    let file = file.build().unwrap_err();
-    assert!(
-        file.to_string().contains("where pages are in the file"),
-        "{file}"
-    );
+fn a_store_in_private_memory_leaves_nothing() {
     let private = Store::builder().size(1 << 20).build().unwrap();
     assert!(private.remains().unwrap().is_none());
 }

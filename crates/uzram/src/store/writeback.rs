@@ -60,7 +60,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     ) -> Result<u64> {
         let mut pass = self.begin_pass()?;
         // One more, if there is one, finds the limit used up.
-        let pages_left = self.budget.pages_left(self.unit);
+        let pages_left = self.budget().pages_left(self.unit);
         let pages_max = pages_left.map(|left| left.saturating_add(1));
         let visit = |index| match goes_on() {
             true => self.write_back_page(&mut pass, index, pages),
@@ -173,7 +173,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         }
         let batch = pass.batches.filling();
         if batch.is_empty() {
-            pass.batch_pages = self.budget.next_batch(self.unit);
+            pass.batch_pages = self.budget().next_batch(self.unit);
             batch.make_room(pass.batch_pages, self.unit)?;
         }
         if pass.batch_pages == 0 {
@@ -217,7 +217,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
         if !batches.has_room() || batches.filling().is_empty() {
             return batches.is_writing();
         }
-        self.budget.charge(batches.filling().len(), self.unit);
+        self.budget().charge(batches.filling().len(), self.unit);
         batches.start(backing);
         true
     }
@@ -227,7 +227,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
     fn finish_oldest(&self, pass: &mut Pass<'_>) -> Option<ControlFlow<()>> {
         let Finished { pages, done } = pass.batches.finish(pass.backing)?;
         if done.is_err() {
-            self.budget.refund(pages.len(), self.unit);
+            self.budget().refund(pages.len(), self.unit);
         }
         let mut published = 0;
         for (index, block) in pages {
