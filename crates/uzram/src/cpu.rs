@@ -113,10 +113,6 @@ impl<T> PerCpu<T> {
         let (before, from) = self.items.split_at(current() % self.items.len());
         from.iter().chain(before).map(|item| &**item)
     }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.items.iter().map(|item| &**item)
-    }
 }
 
 /// Lets a test run on CPU numbers that the machine does not have.

@@ -4,9 +4,12 @@
 //! They are kept per CPU and summed on demand, so that writers on different CPUs share no cache
 //! line. A sum taken while others write is not of one instant.
 
-use crate::cpu::PerCpu;
+use std::ops::Range;
+
+use crate::cpu;
 use crate::error::Result;
-use crate::sync::{AtomicU64, Ordering};
+use crate::region::{Backing, Region};
+use crate::sync::{MappedU64, Ordering};
 
 /// The content and the history of a store. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,30 +96,61 @@ pub(crate) enum Counter {
 
 const COUNTERS: usize = Counter::LostPages as usize + 1;
 
+/// Words of a lane: whole cache lines.
+const LANE_WORDS: usize = COUNTERS.next_multiple_of(16);
+
+/// A lane of counters for each CPU. CPUs beyond the lanes share some.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    cpus: PerCpu<[AtomicU64; COUNTERS]>,
+    region: Region,
+    /// The words of the region that are counters.
+    words: Range<usize>,
 }
 
 impl Counters {
+    /// Bytes that so many lanes take.
+    pub(crate) const fn bytes(lanes: usize) -> usize {
+        lanes * LANE_WORDS * size_of::<u64>()
+    }
+
+    /// Zeroes, in memory of this process.
     pub(crate) fn new() -> Result<Counters> {
-        Ok(Counters {
-            cpus: PerCpu::new(|| std::array::from_fn(|_| AtomicU64::new(0)))?,
-        })
+        let bytes = Counters::bytes(cpu::possible());
+        let region = Region::reserve(bytes, Backing::Private)?;
+        Ok(Counters::over(region, 0..bytes))
+    }
+
+    /// Those that lie at these bytes of a region.
+    pub(crate) fn over(region: Region, bytes: Range<usize>) -> Counters {
+        let words = bytes.start / size_of::<u64>()..bytes.end / size_of::<u64>();
+        Counters { region, words }
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &[MappedU64]> {
+        self.region.words()[self.words.clone()].chunks_exact(LANE_WORDS)
+    }
+
+    /// That of the current CPU.
+    #[inline]
+    fn lane(&self) -> &[MappedU64; COUNTERS] {
+        let lane = cpu::current() % (self.words.len() / LANE_WORDS);
+        let at = self.words.start + lane * LANE_WORDS;
+        let lane = self.region.words()[at..].first_chunk();
+        lane.expect("a lane has all counters")
     }
 
     #[inline]
     pub(crate) fn add(&self, counter: Counter, amount: u64) {
-        self.cpus.current()[counter as usize].fetch_add(amount, Ordering::Relaxed);
+        self.lane()[counter as usize].fetch_add(amount, Ordering::Relaxed);
     }
 
     /// Adds to several at once; wraps around, so that less can be added too.
     #[inline]
     pub(crate) fn add_all<const N: usize>(&self, amounts: [(Counter, u64); N]) {
-        let cpu = self.cpus.current();
+        let lane = self.lane();
         for (counter, amount) in amounts {
             if amount != 0 {
-                cpu[counter as usize].fetch_add(amount, Ordering::Relaxed);
+                lane[counter as usize].fetch_add(amount, Ordering::Relaxed);
             }
         }
     }
@@ -129,9 +163,8 @@ impl Counters {
     /// The sum over all CPUs; a near-zero value caught between two deltas reads as zero.
     pub(crate) fn sum(&self, counter: Counter) -> u64 {
         let values = self
-            .cpus
-            .iter()
-            .map(|cpu| cpu[counter as usize].load(Ordering::Relaxed));
+            .lanes()
+            .map(|lane| lane[counter as usize].load(Ordering::Relaxed));
         let sum = values.fold(0, u64::wrapping_add);
         if sum > i64::MAX as u64 { 0 } else { sum }
     }
@@ -153,6 +186,26 @@ impl Counters {
             BdFailedWrites,
         ] {
             self.subtract(counter, self.sum(counter));
+        }
+    }
+
+    /// Zeroes what a dead process has counted of the content, which its successor counts anew.
+    #[cfg(not(uzram_shuttle))]
+    pub(crate) fn forget_content(&self) {
+        use Counter::*;
+        for counter in [
+            PagesStored,
+            ComprDataBytes,
+            SamePages,
+            HugePages,
+            BdCount,
+            RecompressedPages,
+            IncompressiblePages,
+            LostPages,
+        ] {
+            for lane in self.lanes() {
+                lane[counter as usize].store(0, Ordering::Relaxed);
+            }
         }
     }
 }

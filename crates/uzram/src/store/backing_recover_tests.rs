@@ -162,6 +162,45 @@ fn the_budget_is_what_it_was() {
     assert_eq!(after.stats().bd_count, 20);
 }
 
+/// Events go on from where they were, and what the store holds is counted once.
+#[test]
+fn what_happened_before_is_still_counted() {
+    let file = tempfile::tempfile().unwrap();
+    let (before, files) = filled(lz4(&file), 10);
+    let mut page = [0; 4096];
+    before.read(PageIndex(3), &mut page).unwrap();
+    before.trim(PageIndex(60)).unwrap();
+    before.inner.count_invalid_io();
+    before.set_mem_limit(1);
+    before.write(PageIndex(3), &noise(77, 4096)).unwrap_err();
+    before.set_mem_limit(0);
+    before.write(PageIndex(5), &[8; 4096]).unwrap();
+    let counted = |stats: Stats| Stats {
+        mem_used_max_bytes: 0,
+        mem_spare_bytes: 0,
+        mem_resident_bytes: 0,
+        side_tables_bytes: 0,
+        ..stats
+    };
+    let stats = counted(before.stats());
+    let events = [stats.bd_reads, stats.bd_writes, stats.notify_free];
+    assert_eq!(events, [1, 10, 1]);
+    assert_eq!((stats.failed_writes, stats.invalid_io), (1, 1));
+    assert!(stats.huge_pages_since > 0 && stats.same_pages == 1);
+    drop(before);
+    for _ in 0..3 {
+        let (after, _) = recover(lz4(&file), files.remains());
+        assert_eq!(counted(after.stats()), stats);
+    }
+    let (after, _) = recover(lz4(&file), files.remains());
+    after.reset();
+    let zeroes = Stats {
+        table_bytes: stats.table_bytes,
+        ..Stats::default()
+    };
+    assert_eq!(counted(after.stats()), zeroes);
+}
+
 /// Nobody's file is touched, and the store opens with the right one afterwards.
 #[test]
 fn another_file_or_none_is_refused_and_changes_nothing() {

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::error::{Error, ErrorKind};
 use crate::pool::{self, PoolConfig};
 use crate::region::{Backing, Region};
+use crate::stats::Counters;
 
 /// The memory of a store.
 pub(super) struct Body<L> {
@@ -26,6 +27,7 @@ pub(super) struct Body<L> {
     pub checksums: Option<SideTable>,
     pub ages: Option<SideTable>,
     pub backing: Option<BackingFile>,
+    pub counters: Counters,
 }
 
 impl<L: SlotLock> Body<L> {
@@ -36,11 +38,18 @@ impl<L: SlotLock> Body<L> {
         let side_table = || SideTable::reserve(table.len(), config.backing);
         let open = |file| BackingFile::open(file, config.unit, table.len(), config.backing);
         let backing = config.backing_file.clone().map(open).transpose()?;
-        let superblock = || Superblock::new(config, backing.as_ref().map(BackingFile::facts));
+        let facts = backing.as_ref().map(BackingFile::facts);
+        let superblock = match config.backing {
+            Backing::Memfd => Some(Superblock::new(config, facts)?),
+            Backing::Private => None,
+        };
+        let counters = match &superblock {
+            Some(superblock) => superblock.counters()?,
+            None => Counters::new()?,
+        };
         Ok(Body {
-            superblock: (config.backing == Backing::Memfd)
-                .then(superblock)
-                .transpose()?,
+            superblock,
+            counters,
             checksums: config.checksum.then(side_table).transpose()?,
             ages: config.ages.then(side_table).transpose()?,
             backing,
@@ -55,7 +64,7 @@ impl<L: SlotLock> Body<L> {
 #[cfg(not(uzram_shuttle))]
 #[derive(Debug)]
 pub struct Remains {
-    /// Facts by which the others are read, 4 KiB.
+    /// Facts by which the others are read, and the counters, 20 KiB.
     pub superblock: OwnedFd,
     /// The content of each page, 8 bytes for each.
     pub table: OwnedFd,
@@ -96,6 +105,7 @@ impl Body<super::lock::SleepingBit> {
         };
         let backing = config.backing_file.clone().map(backing).transpose()?;
         let body = Body {
+            counters: superblock.counters()?,
             superblock: Some(superblock),
             table: SlotTable::attach(files.table, slots)?,
             arena: Region::attach(files.arena, pool.arena_bytes(), "arena")?,

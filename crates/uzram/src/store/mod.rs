@@ -155,7 +155,7 @@ impl<L: SlotLock, S: StreamPolicy<Stream>> StoreWith<L, S> {
             pool,
             table: body.table,
             superblock: body.superblock,
-            counters: Counters::new()?,
+            counters: body.counters,
             mem_limit_bytes: AtomicU64::new(config.mem_limit_bytes),
             limiting: Mutex::default(),
             growing: Mutex::default(),

@@ -126,6 +126,7 @@ impl StoreWith<SleepingBit, SharedStreams> {
     /// Settles every slot, and makes everything anew that is told by them. Objects that cannot be adopted beside others
     /// stay as they are and are added to `disputes`; without these they are lost.
     fn settle_table(&self, mut disputes: Option<&mut Disputes>) -> Result<Recovery> {
+        self.counters.forget_content();
         let mut recovery = Recovery {
             generation: self
                 .superblock
@@ -296,6 +297,7 @@ impl StoreWith<SleepingBit, SharedStreams> {
             checksums: self.checksums,
             ages: self.ages.map(|ages| ages.accessed_s),
             backing: self.backing.map(BackingFile::into_untaken),
+            counters: self.counters,
         })
     }
 }

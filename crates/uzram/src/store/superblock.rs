@@ -11,6 +11,8 @@
 //!     280 CRC-32 4
 //! ```
 //!
+//! Behind the first page, of 4 KiB, lie the counters, which are no facts and have no CRC: 64 lanes of 256 bytes.
+//!
 //! Numbers are little-endian, names padded with zeroes. A change goes to the copy that is not current, under the next
 //! sequence. Who dies within leaves a copy with a wrong CRC, so that the other one stays current. A program of another format
 //! must write both.
@@ -32,6 +34,7 @@ use crate::codec::Compression;
 use crate::config::{PRIORITY_MAX, StoreConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::region::{Backing, Region};
+use crate::stats::Counters;
 use crate::sync::{MappedU64, Ordering};
 
 /// The format of what a process leaves of a store ([`Remains`](crate::Remains)): of the superblock, the slot word, the places of
@@ -40,7 +43,11 @@ pub const REMAINS_FORMAT: u32 = 2;
 const VERSION: u32 = REMAINS_FORMAT;
 const MAGIC: &[u8; 8] = b"uzramsb\n";
 
-const BYTES: usize = 4096;
+const FIRST_PAGE_BYTES: usize = 4096;
+const LANES: usize = 64;
+const COUNTERS: std::ops::Range<usize> =
+    FIRST_PAGE_BYTES..FIRST_PAGE_BYTES + Counters::bytes(LANES);
+const BYTES: usize = COUNTERS.end;
 const COPIES_AT: [usize; 2] = [512, 2304];
 const COPY_BYTES: usize = CRC_AT + 4;
 
@@ -70,8 +77,9 @@ const HAS_FILE: u32 = 1 << 2;
 const BUDGET: std::ops::Range<usize> = 1..1 + Budget::WORDS;
 
 const _: () = assert!(BUDGET.end * 8 <= COPIES_AT[0]);
-const _: () =
-    assert!(COPIES_AT[0] + COPY_BYTES <= COPIES_AT[1] && COPIES_AT[1] + COPY_BYTES <= BYTES);
+const _: () = assert!(
+    COPIES_AT[0] + COPY_BYTES <= COPIES_AT[1] && COPIES_AT[1] + COPY_BYTES <= FIRST_PAGE_BYTES
+);
 
 type Copy = [u8; COPY_BYTES];
 
@@ -167,6 +175,18 @@ impl Superblock {
             number: number(&current, FILE_AT),
             blocks: number(&current, FILE_AT + 8),
         })
+    }
+
+    /// The store's counters, which lie here.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`], [`ErrorKind::Io`].
+    pub(super) fn counters(&self) -> Result<Counters> {
+        let Some(file) = self.region.file()? else {
+            unreachable!("a superblock lies in a file");
+        };
+        let region = Region::attach(file, BYTES, "superblock")?;
+        Ok(Counters::over(region, COUNTERS))
     }
 
     /// The budget of writing back, which lies here.
