@@ -55,7 +55,7 @@ for over in unix tcp; do
     kill -INT "$fio"
     wait "$fio" || true
     grep -q 'err= 0' /tmp/verified || fail "$over: $(cat /tmp/verified)"
-    ! grep -q 'I/O error' /tmp/verified
+    if grep 'I/O error' /tmp/verified; then fail "$(cat /tmp/verified)"; fi
     slowest=$(sed -n 's/^ *lat (\(.\)sec).*max= *\([0-9.k]*\).*/\2 \1s/p' /tmp/verified | tr '\n' ' ')
     said="$said $over $pause, slowest request $slowest;"
 

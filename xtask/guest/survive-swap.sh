@@ -31,6 +31,7 @@ kill_beside() {
 uzram up --size 800M --swap --survive --name s > /tmp/up 2>&1 || fail up
 if grep -q for-swap /tmp/up; then fail 'refused by the system'; fi
 grep "$DISK" /proc/swaps
+grep -q '^uzram-memory$' /proc/[0-9]*/comm || fail "nobody keeps its memory: $(cat /tmp/up)"
 
 # Everything of it is in memory that cannot be swapped out, also while nobody serves it.
 mkdir -p /sys/fs/cgroup
@@ -57,5 +58,5 @@ sleep 1
 left=$(grep -l uzram /proc/[0-9]*/comm 2> /dev/null || true)
 [ -z "$left" ] || fail "left: $left"
 [ -z "$(ls /run/uzram)" ] || fail "left: $(ls /run/uzram)"
-if dmesg | grep -i 'i/o error'; then fail 'the kernel saw errors'; fi
+if dmesg | grep -iE 'i/o error|error on swap-device|(allocation|nospace) error'; then fail 'the kernel saw errors'; fi
 echo "$alone + $((killed - alone)) kills, $((swapped / 256)) MiB swapped out, last pause $last" > /out/remark

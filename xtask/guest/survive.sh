@@ -34,7 +34,7 @@ for attach in ${ATTACH:-ublk loop}; do
     kill -INT "$fio"
     wait "$fio" || true
     grep -q 'err= 0' /tmp/verified || fail "$attach: $(cat /tmp/verified)"
-    ! grep -q 'I/O error' /tmp/verified
+    if grep 'I/O error' /tmp/verified; then fail "$(cat /tmp/verified)"; fi
 
     # A file system, whose files were synced before a kill.
     mkfs.ext4 -q -F "$disk"

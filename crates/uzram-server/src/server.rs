@@ -280,6 +280,10 @@ impl Prepared {
         if let Some((_, files)) = &self.tree {
             needs.files = files.directories();
         }
+        if mode != sandbox::Mode::Off {
+            // In a sandbox this could not be changed any more.
+            swap::be_usual();
+        }
         sandbox::enter(&needs, mode);
     }
 
@@ -349,6 +353,10 @@ fn leave_when_asked(keeper: Arc<Keeper>, registry: Arc<Registry>, socket: PathBu
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if thread::panicking() && self.registry.is_kept() {
+            // The disks are the next server's: nothing of them may be dropped, and the holder must not be told of an end.
+            std::process::abort();
+        }
         self.registry.say_end();
         self.registry.end(DRAIN_TIMEOUT);
         // While somebody uses its files they keep the registry.

@@ -15,6 +15,7 @@
 //!   CPU. Its nice value says so, and that of its session, where the kernel shares the CPUs out
 //!   among sessions first.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
@@ -256,13 +257,21 @@ pub fn be_urgent() {
     let _ = system::set_urgent(0, true);
 }
 
-/// Makes every thread of this process a usual one.
+/// Makes every thread of this process a usual one, also one that an urgent thread starts meanwhile.
 pub(crate) fn be_usual() {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    let names = tasks.filter_map(|task| task.ok()?.file_name().into_string().ok());
-    for thread in names.filter_map(|name| name.parse().ok()) {
-        // One that has just ended needs nothing.
-        let _ = system::set_urgent(thread, false);
+    let mut known = BTreeSet::new();
+    loop {
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+        let names = tasks.filter_map(|task| task.ok()?.file_name().into_string().ok());
+        let all: BTreeSet<i32> = names.filter_map(|name| name.parse().ok()).collect();
+        if all.is_subset(&known) {
+            return;
+        }
+        for thread in all.difference(&known) {
+            // One that has just ended needs nothing.
+            let _ = system::set_urgent(*thread, false);
+        }
+        known.extend(all);
     }
 }
 
@@ -346,8 +355,8 @@ impl Watermarks {
         })
     }
 
-    /// With `in_time`, makes the kernel start to swap while this much more memory is free, in bytes. Returns the
-    /// former settings if that changed them.
+    /// With `in_time`, the settings by which the kernel starts to swap while more memory is free; none if they are so
+    /// already. To be [set](Watermarks::set) once the present ones are noted somewhere.
     ///
     /// FUSE and the loop driver allocate memory to pass a page on, and nothing reserves it for
     /// them. By default the kernel starts to swap when nearly nothing is left, and a machine that
@@ -359,10 +368,9 @@ impl Watermarks {
     /// If the disk `outlives` its server, more of the lowest amount is kept as well, for the server that takes it over when
     /// nothing can be swapped: without it that one was seen to wait for ever.
     ///
-    /// # Errors
-    /// If /proc/sys cannot be written, as in most containers.
-    pub fn raise(ram_bytes: u64, in_time: bool, outlives: bool) -> io::Result<Option<Watermarks>> {
-        let before = Watermarks::read()?;
+    #[must_use]
+    pub fn raised(self, ram_bytes: u64, in_time: bool, outlives: bool) -> Option<Watermarks> {
+        let before = self;
         let mut wanted = before;
         if in_time {
             wanted.scale = before.scale.max(watermark_factor(ram_bytes));
@@ -371,17 +379,13 @@ impl Watermarks {
         if outlives {
             wanted.min_free_kib = before.min_free_kib.max(take_over_kib(ram_bytes));
         }
-        if before == wanted {
-            return Ok(None);
-        }
-        wanted.set()?;
-        Ok(Some(before))
+        (before != wanted).then_some(wanted)
     }
 
-    /// Sets the values that [`Watermarks::raise`] changed.
+    /// Sets the values, those that differ.
     ///
     /// # Errors
-    /// If /proc/sys cannot be written.
+    /// If /proc/sys cannot be written, as in most containers.
     pub fn set(self) -> io::Result<()> {
         std::fs::write(SCALE_SETTING, self.scale.to_string())?;
         std::fs::write(BOOST_SETTING, self.boost.to_string())?;

@@ -320,6 +320,13 @@ pub(crate) fn fill_heap(bytes: usize) {
     drop(std::hint::black_box(pieces.collect::<Vec<_>>()));
 }
 
+/// Has the system keep children of this process that have ended until they are waited for. Who started it may have told it to
+/// forget them.
+pub(crate) fn keep_ended_children() {
+    // SAFETY: the default action runs no code of ours.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Collects children of this process that have ended, but `known` ones, for which somebody else waits.
 pub(crate) fn reap_others(known: &[u32]) {
     let wait = |kind, id, flags| {

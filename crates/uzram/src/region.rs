@@ -123,6 +123,21 @@ impl Region {
         (start < end).then_some(start..end)
     }
 
+    /// Maps the same file once more, without a descriptor of it, so that nothing of it is ever given back there; none for
+    /// private memory.
+    ///
+    /// # Errors
+    /// As [`Region::reserve`] and [`Region::file`].
+    pub(crate) fn again(&self) -> Result<Option<Region>> {
+        memory::gate()?;
+        let Some(file) = self.file()? else {
+            return Ok(None);
+        };
+        let mut region = Region::map(self.length_bytes, Some(file))?;
+        region.file = None;
+        Ok(Some(region))
+    }
+
     /// Another descriptor of the memory, if it is a file's.
     ///
     /// # Errors
@@ -173,6 +188,8 @@ impl Region {
             unsafe { rustix::mm::mmap(at, length_bytes, protection, flags, &file, 0) }
                 .map_err(|errno| reserve_error(length_bytes, errno))?;
             region.file = Some(file);
+            // A core dump would make a page of each hole, and write all of it before a successor may come.
+            region.advise(&(0..length_bytes), Advice::LinuxDontDump);
         }
         region.advise_size(&(0..length_bytes), Advice::LinuxNoHugepage);
         Ok(region)
@@ -283,7 +300,7 @@ impl Region {
     /// then.
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<()> {
         memory::gate()?;
-        let _admitted = headroom::admit(range.len())?;
+        let _admitted = headroom::admit(self.missing_bytes(&range))?;
         // An advice must begin with a page of the system. The one around the start gets memory whole.
         let (at, length) = self.span(&system_page::around(&range, self.system_page_bytes));
         // SAFETY: `span` checked that the range lies in this region; populating changes no content.
@@ -299,11 +316,29 @@ impl Region {
         }
     }
 
+    /// Bytes of `range` for which the system must give memory. A file may have some that is not mapped yet.
+    fn missing_bytes(&self, range: &Range<usize>) -> usize {
+        let mut missing = range.len();
+        #[cfg(not(uzram_shuttle))]
+        {
+            let mut next = range.start;
+            while let Some(data) = self.next_data(next).filter(|data| data.start < range.end) {
+                next = data.end;
+                missing -= data.end.min(range.end) - data.start.max(range.start);
+            }
+        }
+        missing
+    }
+
     /// A kernel without huge pages refuses the advice. Small pages do as well.
     fn advise_size(&self, range: &Range<usize>, size: Advice) {
+        self.advise(range, size);
+    }
+
+    fn advise(&self, range: &Range<usize>, advice: Advice) {
         let (at, length) = self.span(range);
-        // SAFETY: `span` checked that the range lies in this region; the advice changes no content.
-        let _ = unsafe { rustix::mm::madvise(at, length, size) };
+        // SAFETY: `span` checked that the range lies in this region; no such advice changes content.
+        let _ = unsafe { rustix::mm::madvise(at, length, advice) };
     }
 
     /// Gives the pages of `range` back to the system; it reads as zeroes afterwards.
@@ -446,6 +481,26 @@ mod tests {
             region.release(0..HUGE_PAGE_BYTES);
             assert_eq!(region.words()[7].load(Ordering::Relaxed), 0);
         }
+    }
+
+    /// A dump of a process that died would take memory for each hole of the file, and time before its successor.
+    #[test]
+    fn a_file_is_not_in_core_dumps_and_asks_for_no_memory_that_it_has() {
+        let region = Region::reserve(4 * HUGE_PAGE_BYTES, Backing::Memfd).unwrap();
+        let part = HUGE_PAGE_BYTES..2 * HUGE_PAGE_BYTES;
+        region.populate(part.clone()).unwrap();
+        assert_eq!(region.missing_bytes(&part), 0);
+        assert_eq!(
+            region.missing_bytes(&(0..3 * HUGE_PAGE_BYTES)),
+            2 * HUGE_PAGE_BYTES
+        );
+        let private = Region::reserve(HUGE_PAGE_BYTES, Backing::Private).unwrap();
+        assert_eq!(private.missing_bytes(&(0..4096)), 4096);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", region.start.addr());
+        let at = maps.find(&format!("\n{start}")).expect("it is mapped");
+        let flags = maps[at..].lines().find(|line| line.starts_with("VmFlags:"));
+        assert!(flags.unwrap().contains(" dd"), "{flags:?}");
     }
 
     /// On a system with larger pages than ours, a page of ours has neighbours in the system's page.

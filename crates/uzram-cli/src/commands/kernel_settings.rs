@@ -25,21 +25,30 @@ pub fn raise_watermarks(
     in_time: bool,
     outlives: bool,
 ) -> Option<String> {
-    let raised = match Watermarks::raise(ram_bytes(), in_time, outlives) {
-        Ok(raised) => raised,
-        Err(error) => {
-            return Some(format!(
-                "{WATERMARKS}: not set ({error}): if the whole machine runs short of memory it may stall; \
-                 limit the programs that swap with a memory cgroup"
-            ));
-        }
+    let not_set = |error: io::Error| {
+        Some(format!(
+            "{WATERMARKS}: not set ({error}): if the whole machine runs short of memory it may stall; \
+             limit the programs that swap with a memory cgroup"
+        ))
     };
+    let found = match Watermarks::read() {
+        Ok(found) => found,
+        Err(error) => return not_set(error),
+    };
+    let wanted = found.raised(ram_bytes(), in_time, outlives);
     // What others have noted is older: after they have raised it, it is no longer what it was.
     let mut others = state.watermark_names().into_iter();
     let noted = others.find_map(|other| Watermarks::parse(&read(&state.watermark(&other))?));
-    let before = noted.or(raised)?;
-    if fs::write(state.watermark(name), before.to_string()).is_err() {
-        return Some(format!("{WATERMARKS} were {before}, and stay as they are"));
+    let before = noted.or(wanted.map(|_| found))?;
+    // First: whoever is killed in between has changed nothing that nobody knows of.
+    if let Err(error) = fs::write(state.watermark(name), before.to_string()) {
+        return not_set(error);
+    }
+    if let Some(Err(error)) = wanted.map(Watermarks::set) {
+        if noted.is_none() && found.set().is_ok() {
+            let _ = fs::remove_file(state.watermark(name));
+        }
+        return not_set(error);
     }
     let now = Watermarks::read().ok()?;
     Some(format!(
@@ -97,16 +106,18 @@ pub fn put_zswap_in_front(
 pub fn restore(state: &StateDir, name: &str) {
     let path = state.watermark(name);
     let before = read(&path).and_then(|text| Watermarks::parse(&text));
-    let _ = fs::remove_file(path);
-    if let Some(before) = before.filter(|_| state.watermark_names().is_empty()) {
+    let is_last = |names: Vec<String>| names.iter().all(|other| other == name);
+    if let Some(before) = before.filter(|_| is_last(state.watermark_names())) {
         said(WATERMARKS, &before, before.set());
     }
+    // Last: whoever is killed in between does it again.
+    let _ = fs::remove_file(path);
     let path = state.zswap(name);
     let before = read(&path).and_then(|text| Zswap::parse(&text));
-    let _ = fs::remove_file(path);
-    if let Some(before) = before.filter(|_| state.zswap_names().is_empty()) {
+    if let Some(before) = before.filter(|_| is_last(state.zswap_names())) {
         said("zswap", &before, before.set());
     }
+    let _ = fs::remove_file(path);
 }
 
 fn said(what: &str, before: &impl std::fmt::Display, done: io::Result<()>) {

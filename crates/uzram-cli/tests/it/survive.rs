@@ -16,6 +16,7 @@ use crate::support::{Home, PATIENCE, Served, eventually, has_ended, is_root, noi
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 64 * MIB;
+const SUPERBLOCK_BYTES: u64 = 20 << 10;
 /// Servers that crash in a row before no more are started.
 const CRASHES_MAX: usize = 5;
 /// Kills under load, unless this variable says more.
@@ -339,6 +340,45 @@ fn no_answered_write_is_lost_by_kills_under_load() {
     }
 }
 
+/// As a shell's background command may be, and a daemon of a careless parent.
+#[test]
+fn a_holder_whose_parent_ignored_its_children_waits_for_its_own() {
+    let home = Home::new();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]);
+    command.arg(env!("CARGO_BIN_EXE_uzram"));
+    let mut served = home.start_by(
+        command,
+        &["serve", "--survive", "--size", "64M", "--name", "d"],
+    );
+    served.wait_until_ready();
+    let mut served = Holder(served);
+    client(&home, "d").write(0, &noise(1, 4096)).unwrap();
+    end_by(&home, "d", "KILL");
+    assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
+    ends_cleanly(&home, &mut served);
+}
+
+/// What is kept is served, whatever the file says meanwhile, and a later one is read again.
+#[test]
+fn a_configuration_that_broke_stops_no_successor() {
+    let home = Home::new();
+    let file = home.dir.path().join("disks.toml");
+    let disk = |name: &str| format!("[{name}]\nsize = \"64M\"\n");
+    std::fs::write(&file, disk("d")).unwrap();
+    let mut served = Holder(home.serve(&["--survive", "--config", file.to_str().unwrap()]));
+    client(&home, "d").write(0, &noise(1, 4096)).unwrap();
+    std::fs::write(&file, "[d").unwrap();
+    end_by(&home, "d", "KILL");
+    std::fs::remove_file(&file).unwrap();
+    end_by(&home, "d", "KILL");
+    assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
+    std::fs::write(&file, [disk("d"), disk("e")].concat()).unwrap();
+    served.signal("HUP");
+    eventually("the second disk", || home.run(&["stat", "e"]).status == 0);
+    ends_cleanly(&home, &mut served);
+}
+
 #[test]
 fn servers_that_crash_in_a_row_are_not_followed_and_their_disks_can_be_got_at() {
     let home = Home::new();
@@ -489,7 +529,7 @@ fn a_damaged_disk_is_kept_and_the_others_are_served() {
         .write(0, &noise(1, MIB as usize))
         .unwrap();
     let holder = served.child.id();
-    let superblock = memory_files(holder, 4096);
+    let superblock = memory_files(holder, SUPERBLOCK_BYTES);
     let [superblock] = superblock.as_slice() else {
         panic!("{superblock:?}");
     };
@@ -752,6 +792,32 @@ fn files_and_block_devices_lose_nothing_by_kills_under_fio() {
         println!("{attach}: {kills} kills, {replayed} requests answered for the dead, {last}");
         ends_cleanly(&home, &mut served);
     }
+}
+
+/// A file that is in use keeps its server from ending, also one that has just been started.
+#[test]
+fn a_successor_that_is_told_to_end_before_it_serves_is_no_end_of_a_disk_in_use() {
+    let home = Home::new();
+    let Some((mut served, path)) = attached(&home, "fuse", &[]) else {
+        return;
+    };
+    let holder = served.child.id().into();
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = file.unwrap();
+    file.write_all_at(&noise(4, 4096), 4096).unwrap();
+    for round in 0..12 {
+        let before = server_of(&home, "d");
+        send(before, "KILL");
+        std::thread::sleep(Duration::from_micros(500 * round));
+        send(holder, "TERM");
+        eventually("a successor", || server_of(&home, "d") != before);
+        let mut page = vec![0; 4096];
+        file.read_exact_at(&mut page, 4096).unwrap();
+        assert!(page == noise(4, 4096));
+    }
+    assert!(served.child.try_wait().unwrap().is_none());
+    drop(file);
+    ends_cleanly(&home, &mut served);
 }
 
 /// A file system and its journal: what was synced is there, and the check finds nothing.

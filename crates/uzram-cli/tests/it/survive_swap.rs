@@ -1,7 +1,7 @@
 //! Disks for swap that outlive their server: their memory stays locked, and the next server waits beside.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::{fs, io};
 
 use crate::support::{Home, eventually, has_ended, noise};
 use crate::survive::{Holder, client, ends_cleanly, send, server_of, survivor};
@@ -129,6 +129,9 @@ fn the_next_server_is_the_one_that_waited() {
     let dead = standby(&home, holder).unwrap();
     send(dead, "KILL");
     eventually("it has ended", || has_ended(dead));
+    eventually("it is collected, and nobody follows at once", || {
+        !all_children(holder).contains(&dead)
+    });
     let before = server_of(&home, "d");
     send(before, "KILL");
     eventually("a successor", || server_of(&home, "d") != before);
@@ -139,6 +142,77 @@ fn the_next_server_is_the_one_that_waited() {
         let now = standby(&home, holder);
         now.is_some() && now != old
     });
+    ends_cleanly(&home, &mut served);
+}
+
+/// Who keeps the memory locked may be killed too. The disk goes on, and the next server has it locked again.
+#[test]
+fn a_disk_goes_on_without_the_process_that_kept_its_memory() {
+    let home = Home::new();
+    let mut served = swap_disk(&home);
+    let holder = served.child.id();
+    let first = keeper(holder);
+    send(first, "KILL");
+    eventually("it is collected", || !all_children(holder).contains(&first));
+    client(&home, "d").write(0, &noise(1, 4096)).unwrap();
+    let before = server_of(&home, "d");
+    send(before, "KILL");
+    eventually("a successor", || server_of(&home, "d") != before);
+    assert!(keeper(holder) != first);
+    assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
+    ends_cleanly(&home, &mut served);
+}
+
+/// A signal to the server that waits is no request to the disk that it will serve.
+#[test]
+fn whoever_ends_the_server_that_waits_ends_no_disk() {
+    let home = Home::new();
+    let mut served = swap_disk(&home);
+    let holder = served.child.id();
+    client(&home, "d").write(0, &noise(1, 4096)).unwrap();
+    send(standby(&home, holder).unwrap(), "TERM");
+    let before = server_of(&home, "d");
+    send(before, "KILL");
+    eventually("a successor", || server_of(&home, "d") != before);
+    assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
+    assert!(served.child.try_wait().unwrap().is_none());
+    ends_cleanly(&home, &mut served);
+}
+
+/// Servers are urgent until they serve, and usual then, in a sandbox too.
+#[test]
+fn no_server_stays_urgent() {
+    const POLICY: usize = 40;
+    let home = Home::new();
+    let mut served = survivor(&home, &["--for-swap"]);
+    let policies = || {
+        let server = server_of(&home, "d");
+        let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap();
+        let stat = |task: io::Result<fs::DirEntry>| {
+            fs::read_to_string(task.ok()?.path().join("stat")).ok()
+        };
+        let all: Vec<String> = tasks.filter_map(stat).collect();
+        let policy = |stat: &String| {
+            // Behind the name, which may have blanks: fields from the third on.
+            let (_, fields) = stat.rsplit_once(')').unwrap();
+            fields
+                .split_whitespace()
+                .nth(POLICY - 2)
+                .unwrap()
+                .to_owned()
+        };
+        all.iter().map(policy).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        let all = policies();
+        assert!(
+            !all.is_empty() && all.iter().all(|policy| policy == "0"),
+            "{all:?}"
+        );
+        let before = server_of(&home, "d");
+        send(before, "KILL");
+        eventually("a successor", || server_of(&home, "d") != before);
+    }
     ends_cleanly(&home, &mut served);
 }
 

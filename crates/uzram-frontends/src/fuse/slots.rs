@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::THREADS_MAX;
 use super::wire::REPLY_BYTES_MAX;
@@ -182,6 +182,8 @@ impl Slots {
             buffer_bytes,
             file,
         };
+        // SAFETY: all of it is mapped, and the advice changes no content. A successor waits for the end of a core dump.
+        let _ = unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxDontDump) };
         for index in 0..count {
             // SAFETY: the slot lies within the mapping.
             let start = unsafe { slots.start.add(slots.page_of(index)) };

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::fs::FallocateFlags;
 use uzram::Remains;
 use uzram_frontends::fuse::MountRemains;
 
@@ -43,6 +44,17 @@ pub(crate) fn remains(kept: &mut Kept) -> Option<Remains> {
         ages: kept.take(AGES),
         blocks: kept.take(BLOCKS),
     })
+}
+
+/// Gives the memory of a device back that nobody has any more. Whatever keeps its files mapped keeps nothing then.
+pub(crate) fn give_back_memory(kept: &Kept) {
+    let is_memory = |what: &str| [TABLE, ARENA, CHECKSUMS, AGES, BLOCKS].contains(&what);
+    for (_, file) in kept.files.iter().filter(|(what, _)| is_memory(what)) {
+        if let Ok(found) = rustix::fs::fstat(file) {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = rustix::fs::fallocate(file, how, 0, found.st_size as u64);
+        }
+    }
 }
 
 /// The socket for virtual machines among them.

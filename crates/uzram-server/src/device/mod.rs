@@ -29,7 +29,7 @@ use crate::survive::Keeper;
 
 pub(crate) use config::check_size;
 pub use config::{BackingDevice, Codec, DEVICE_BYTES_MAX, DeviceConfig, WritebackBounds};
-pub(crate) use kept::{claim_key, forget, guests, key, mount_remains, remains};
+pub(crate) use kept::{claim_key, forget, give_back_memory, guests, key, mount_remains, remains};
 pub use kind::DeviceKind;
 pub use live::Live;
 use live::Switch;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use uzram::{ErrorKind, Store};
@@ -26,12 +26,16 @@ use crate::service::Inherited;
 use crate::size::human;
 use crate::state::{Claim, NAMES_MAX, NUMBERED, Owner, StateDir};
 use crate::survive::{Keeper, Kept};
+use crate::swap;
 use changing::{Changing, Phase, place_key};
 
 /// Devices of a server, at most.
 pub(crate) const DEVICES_MAX: usize = NAMES_MAX;
 /// Longest time for which replies that are not taken delay the removal of a socket.
 const REMOVE_DRAIN: Duration = Duration::from_millis(100);
+/// Longest time in which a disk is taken over while memory is short, and between two tries.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(20);
+const RESUME_AGAIN: Duration = Duration::from_millis(250);
 /// The largest number of a disk that `hot_remove` takes: the kernel's is an `int`.
 const NUMBER_MAX: u64 = i32::MAX as u64;
 
@@ -159,12 +163,18 @@ impl Registry {
                 kept.files.push(("claim".into(), locks.swap_remove(at).1));
             }
             let devices = self.devices();
-            let resumed = changing.resume(kept);
+            let resumed = resume_with_patience(&mut changing, kept);
             let outcome = resumed.and_then(|(device, mut claim)| {
-                claim.publish_again(&changing.owner)?;
+                if let Err(error) = claim.publish_again(&changing.owner) {
+                    log::error!("{name}: commands do not find it: {error}");
+                }
                 self.take_in(&mut changing, &devices, device, claim)
             });
             if let Err(error) = outcome {
+                if error.kind() == ErrorKind::NoMemory && swap::is_process_prepared() {
+                    // Whoever swaps to it waits. The next server may have more.
+                    return Err(error);
+                }
                 log::error!("{name}: not taken over, and kept as it is: {error}");
                 // Its sockets' paths stay, too.
                 std::mem::forget(places.clone());
@@ -363,6 +373,11 @@ impl Registry {
         self.lock().keeper.clone()
     }
 
+    /// Whether a process that outlives this one keeps the devices.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.keeper().is_some()
+    }
+
     /// Tells the holder, if there is one, that no server is to follow.
     pub(crate) fn say_end(&self) {
         if let Some(keeper) = self.keeper() {
@@ -402,6 +417,24 @@ fn at_once(places: &[Arc<Place>], drain: Duration, end: fn(&Place, Duration)) {
             }
         }
     });
+}
+
+/// As [`Changing::resume`]. Where memory is short it tries again: whoever waits for the disk waits for nobody else.
+fn resume_with_patience(changing: &mut Changing, kept: Kept) -> Result<(Device, Claim)> {
+    let until = Instant::now() + RESUME_TIMEOUT;
+    loop {
+        let copy = match kept.try_clone() {
+            Ok(copy) => copy,
+            Err(_) => return changing.resume(kept),
+        };
+        match changing.resume(copy) {
+            Err(error) if error.kind() == ErrorKind::NoMemory && Instant::now() < until => {
+                // Nothing is logged: the log may lie in memory that was swapped out to this disk.
+                thread::sleep(RESUME_AGAIN);
+            }
+            done => return done,
+        }
+    }
 }
 
 fn no_file(kept: &Kept) -> Error {

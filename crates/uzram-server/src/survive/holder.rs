@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use uzram::REMAINS_FORMAT;
 
 use super::commands::Commands;
-use super::kept::{CONTROL, Kept, SERVER_KEY, Table};
+use super::kept::{CONTROL, Kept, MEMORY_KEY, SERVER_KEY, Table};
 use super::message::{Begin, Death, Message, now_ns, receive, send};
 use super::program::Program;
 use super::running::{Running, in_words};
@@ -28,7 +28,7 @@ use crate::attachment::Leftovers;
 use crate::control;
 use crate::error::Result;
 use crate::state::{StateDir, check_name};
-use crate::system::reap_others;
+use crate::system::{keep_ended_children, reap_others};
 
 /// Servers that crash one after another, each within [`CRASH_TIME`] of its start, before the holder starts no more.
 const CRASHES_MAX: u32 = 5;
@@ -36,6 +36,10 @@ const CRASH_TIME: Duration = Duration::from_secs(60);
 /// Longest time for a server to hand over, and for its successor to serve.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time for any server to serve, that of a large table while memory is short included.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// A server that waits to begin is followed by another one if it lived so long.
+const STANDBY_TIME: Duration = Duration::from_secs(10);
 /// Status of a process that this one had to kill, for whoever waits for this one.
 const STATUS_KILLED: i32 = 1;
 
@@ -49,6 +53,7 @@ pub struct Holder {
     state: StateDir,
     program: Program,
     arguments: Vec<OsString>,
+    stderr: Option<OwnedFd>,
     /// Whether the next server is to be there before it is needed.
     has_standby: bool,
     /// One that waits to begin.
@@ -60,6 +65,8 @@ pub struct Holder {
     before: Option<Death>,
     commands: Option<Commands>,
     upgrade: Option<Upgrade>,
+    /// The last thing that somebody asked a server for which did not serve yet.
+    is_told: Option<Signal>,
 }
 
 /// A replacement of the program that is under way.
@@ -91,7 +98,7 @@ enum Next {
 
 impl Holder {
     /// A holder of servers that are started as this program with `arguments`, and `inherited` sockets, each with its name,
-    /// for them. With `has_standby` the next server waits beside the one that serves: where that is swapped to, a start may
+    /// for them, and `stderr` as their standard error in place of this process's. With `has_standby` the next server waits beside the one that serves: where that is swapped to, a start may
     /// wait for memory, and memory for the start.
     ///
     /// # Errors
@@ -101,6 +108,7 @@ impl Holder {
         arguments: Vec<OsString>,
         inherited: Vec<(String, OwnedFd)>,
         has_standby: bool,
+        stderr: Option<OwnedFd>,
     ) -> Result<Holder> {
         let mut kept = Table::default();
         for (number, (name, socket)) in inherited.into_iter().enumerate() {
@@ -116,6 +124,7 @@ impl Holder {
             state,
             program: Program::own()?,
             arguments,
+            stderr,
             has_standby,
             standby: None,
             kept,
@@ -124,6 +133,7 @@ impl Holder {
             before: None,
             commands: None,
             upgrade: None,
+            is_told: None,
         })
     }
 
@@ -132,11 +142,13 @@ impl Holder {
     /// # Errors
     /// [`uzram::ErrorKind::Io`] if the first server cannot be started, or the system does not let this process wait.
     pub fn run(mut self, signals: &UnixStream) -> Result<i32> {
+        keep_ended_children();
         let mut server = Some(self.start()?);
         let status = loop {
             self.wait(server.as_mut(), signals)?;
             let children = server.iter().chain(&self.standby);
             reap_others(&children.map(Running::pid).collect::<Vec<_>>());
+            self.look_after_others();
             match &mut server {
                 Some(running) if is_ready(&running.ended) => {
                     self.hear_all(running);
@@ -152,13 +164,12 @@ impl Holder {
             }
             if let Some(asked) = asked(signals) {
                 match &server {
-                    Some(running) if asked == RELOAD => running.signal(Signal::HUP),
-                    Some(running) => running.signal(Signal::TERM),
+                    Some(running) => self.tell(running, asked),
                     None if asked == END => break STATUS_KILLED,
                     None => {}
                 }
             }
-            self.hurry(server.as_ref());
+            self.hurry(server.as_mut());
             self.answer_command(server.as_ref());
             if server.is_none() {
                 match (&self.upgrade, self.has_devices()) {
@@ -182,7 +193,7 @@ impl Holder {
         let standby = self.standby.take();
         let mut running = match standby.filter(|standby| !is_ready(&standby.ended)) {
             Some(standby) => standby,
-            None => Running::start(&self.program, &self.arguments)?,
+            None => Running::start(&self.program, &self.arguments, self.stderr.as_ref())?,
         };
         running.begin(&self.kept, begin);
         Ok(running)
@@ -193,7 +204,7 @@ impl Holder {
         if !self.has_standby || self.standby.is_some() {
             return;
         }
-        match Running::start(&self.program, &self.arguments) {
+        match Running::start(&self.program, &self.arguments, self.stderr.as_ref()) {
             Ok(running) => self.standby = Some(running),
             Err(error) => log::warn!("{error}: the next server starts when it is needed"),
         }
@@ -235,8 +246,13 @@ impl Holder {
         if let Some(commands) = &self.commands {
             events.push(PollFd::new(&commands.listener, PollFlags::IN));
         }
-        let timeout = self.upgrade.as_ref().map(|upgrade| {
-            let left = upgrade.until.saturating_duration_since(Instant::now());
+        let others = self.memory().into_iter();
+        let others = others.chain(self.standby.as_ref().map(|standby| &standby.ended));
+        events.extend(others.map(|file| PollFd::new(file, PollFlags::IN)));
+        let until = self.upgrade.as_ref().map(|upgrade| upgrade.until);
+        let until = until.or(self.late_at(server.as_deref()));
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
             Timespec {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: left.subsec_nanos().into(),
@@ -292,6 +308,9 @@ impl Holder {
 
     fn serves(&mut self, running: &mut Running, number: &str, format: u32) {
         running.is_serving = true;
+        if let Some(signal) = self.is_told.take() {
+            running.signal(signal);
+        }
         if format != REMAINS_FORMAT {
             log::info!("the server's format is {format}, and the holder's {REMAINS_FORMAT}");
         }
@@ -301,11 +320,12 @@ impl Holder {
                 Err(error) => log::warn!("{error}; uzram upgrade will not find this holder"),
             }
         }
+        let served_at_ns = now_ns();
         self.stand_by();
         let Some(before) = self.before.take() else {
             return;
         };
-        let pause_ns = now_ns().saturating_sub(before.at_ns);
+        let pause_ns = served_at_ns.saturating_sub(before.at_ns);
         let Some(upgrade) = self.upgrade.take() else {
             return;
         };
@@ -369,13 +389,15 @@ impl Holder {
         log::error!("process {pid} {why}; its disks are kept");
         // Who kills a server that serves means it, or is short of memory: this is no fault of the program.
         let is_fault = status.signal() != Some(Signal::KILL.as_raw()) || !running.is_serving;
-        self.crashes = match is_fault && running.started.elapsed() < CRASH_TIME {
+        let is_early = running.started.elapsed() < CRASH_TIME || running.is_given_up;
+        self.crashes = match is_fault && is_early {
             true => self.crashes + 1,
             false => 0,
         };
         if self.crashes < CRASHES_MAX {
             return Next::Server;
         }
+        self.is_told = None;
         log::error!(
             "{CRASHES_MAX} servers in a row failed within {} s: no more are started; what the disks hold is \
              kept for uzram upgrade and uzram survive export, and SIGTERM to process {} drops it",
@@ -385,8 +407,44 @@ impl Holder {
         Next::Nobody
     }
 
+    /// Passes on what this process was asked. A server that catches no signals yet would end by them, and its disks with it
+    /// even if they are in use: it gets them once it serves. The first one has no disks before.
+    fn tell(&mut self, running: &Running, asked: u8) {
+        let signal = match asked {
+            RELOAD => Signal::HUP,
+            _ => Signal::TERM,
+        };
+        let may_end = signal == Signal::TERM && self.take_overs == 0;
+        match running.is_serving || may_end {
+            true => running.signal(signal),
+            false if self.is_told == Some(Signal::TERM) => {}
+            false => self.is_told = Some(signal),
+        }
+    }
+
+    /// The time at which a successor that does not serve yet is given up.
+    fn late_at(&self, server: Option<&Running>) -> Option<Instant> {
+        let is_starting = |running: &&Running| !running.is_serving && !running.is_given_up;
+        let starting = server.filter(|_| self.take_overs > 0).filter(is_starting);
+        starting.map(|running| running.started + START_TIMEOUT)
+    }
+
     /// Ends a server by force that takes too long to leave or to serve.
-    fn hurry(&mut self, server: Option<&Running>) {
+    fn hurry(&mut self, server: Option<&mut Running>) {
+        if self.upgrade.is_none() {
+            let late_at = self.late_at(server.as_deref());
+            let is_late = late_at.is_some_and(|late| late <= Instant::now());
+            if let Some(running) = server.filter(|_| is_late) {
+                running.is_given_up = true;
+                log::error!(
+                    "process {} does not serve after {} s and is killed",
+                    running.pid(),
+                    START_TIMEOUT.as_secs()
+                );
+                running.signal(Signal::KILL);
+            }
+            return;
+        }
         let Some(upgrade) = &mut self.upgrade else {
             return;
         };
@@ -401,6 +459,30 @@ impl Holder {
             );
             running.signal(Signal::KILL);
         }
+    }
+
+    /// Follows a server that waited and died, and tells when memory does not stay locked any more.
+    fn look_after_others(&mut self) {
+        if let Some(dead) = self.standby.take_if(|standby| is_ready(&standby.ended)) {
+            let lived = dead.started.elapsed();
+            log::warn!("process {}, the next server, is gone", dead.pid());
+            dead.discard();
+            if lived >= STANDBY_TIME && self.upgrade.is_none() {
+                self.stand_by();
+            }
+        }
+        if self.memory().is_some_and(is_ready) {
+            log::warn!(
+                "the process that keeps the memory locked is gone: if the server dies now, the system may swap it out"
+            );
+            self.kept.forget(MEMORY_KEY);
+        }
+    }
+
+    /// Closed at its other end once the process is gone that keeps the memory locked.
+    fn memory(&self) -> Option<&OwnedFd> {
+        let kept = self.kept.find(MEMORY_KEY)?;
+        kept.files.first().map(|(_, file)| file)
     }
 
     fn replace_standby(&mut self, next: Option<Running>) {
@@ -483,7 +565,7 @@ fn is_ready(file: impl AsFd) -> bool {
     poll(&mut events, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// The last signal that came.
+/// The last signal that came, unless one of them is to end.
 fn asked(signals: &UnixStream) -> Option<u8> {
     use std::io::Read;
     if !is_ready(signals) {
@@ -491,7 +573,10 @@ fn asked(signals: &UnixStream) -> Option<u8> {
     }
     let mut bytes = [0; 64];
     match (&*signals).read(&mut bytes) {
-        Ok(count @ 1..) => Some(bytes[count - 1]),
+        Ok(count @ 1..) => match bytes[..count].contains(&END) {
+            true => Some(END),
+            false => Some(bytes[count - 1]),
+        },
         // The thread that catches signals is gone; the next look is late enough.
         _ => None,
     }
@@ -499,3 +584,25 @@ fn asked(signals: &UnixStream) -> Option<u8> {
 
 #[path = "holder_commands.rs"]
 mod commands;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn who_is_told_to_end_ends_whatever_else_is_asked() {
+        let (signals, mut teller) = UnixStream::pair().unwrap();
+        assert_eq!(asked(&signals), None);
+        for (told, expected) in [
+            (&[RELOAD][..], RELOAD),
+            (&[END], END),
+            (&[END, RELOAD], END),
+            (&[RELOAD, END, RELOAD], END),
+        ] {
+            teller.write_all(told).unwrap();
+            assert_eq!(asked(&signals), Some(expected));
+        }
+    }
+}

@@ -65,7 +65,7 @@ impl Holder {
             return refuse(&asker, "its server is still starting; try again".into());
         }
         // Before anything is stopped.
-        match Running::start(&program, &self.arguments) {
+        match Running::start(&program, &self.arguments, self.stderr.as_ref()) {
             Ok(next) => self.replace_standby(Some(next)),
             Err(error) => return refuse(&asker, format!("{error}: nothing was changed")),
         }
@@ -108,8 +108,9 @@ impl Holder {
 
     /// Drops what a device has, while nobody serves it.
     fn let_go(&mut self, server: Option<&Running>, asker: &OwnedFd, name: &str) {
-        if let Err(why) = self.left(server, name).map(drop) {
-            return refuse(asker, why);
+        match self.left(server, name) {
+            Ok(kept) => device::give_back_memory(kept),
+            Err(why) => return refuse(asker, why),
         }
         self.kept.forget(&device::key(name));
         self.kept.forget(&device::claim_key(name));

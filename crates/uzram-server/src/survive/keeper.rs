@@ -38,6 +38,14 @@ pub struct Joined {
     pub(crate) kept: Vec<Kept>,
 }
 
+impl Joined {
+    /// Whether a server came before this one.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.keeper.begin.take_overs > 0
+    }
+}
+
 impl Keeper {
     /// Takes from a holder, at the other end of `socket`, what it kept.
     ///

@@ -37,6 +37,23 @@ impl Kept {
         Kept { key, note, files }
     }
 
+    /// The same again, with other descriptors.
+    ///
+    /// # Errors
+    /// The system's, if no more descriptors may be had.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Kept> {
+        let copy = |(kind, file): &(String, OwnedFd)| Ok((kind.clone(), file.try_clone()?));
+        Ok(Kept {
+            key: self.key.clone(),
+            note: self.note.clone(),
+            files: self
+                .files
+                .iter()
+                .map(copy)
+                .collect::<std::io::Result<_>>()?,
+        })
+    }
+
     /// Takes the file of this kind out.
     pub(crate) fn take(&mut self, what: &str) -> Option<OwnedFd> {
         let at = self.files.iter().position(|(kind, _)| kind == what)?;

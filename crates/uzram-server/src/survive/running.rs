@@ -31,16 +31,22 @@ pub(super) struct Running {
     pub(super) is_serving: bool,
     /// It said that it ends because somebody asked it to.
     pub(super) is_ending: bool,
+    /// It was killed because it did not serve in time.
+    pub(super) is_given_up: bool,
     /// Its end of the socket is closed.
     pub(super) is_silent: bool,
 }
 
 impl Running {
-    /// Starts `program`, which waits for [`Running::begin`].
+    /// Starts `program`, which waits for [`Running::begin`], with another standard error if there is one.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if it cannot be started.
-    pub(super) fn start(program: &Program, arguments: &[OsString]) -> Result<Running> {
+    pub(super) fn start(
+        program: &Program,
+        arguments: &[OsString],
+        stderr: Option<&OwnedFd>,
+    ) -> Result<Running> {
         let failed = |what: &'static str| {
             move |error: std::io::Error| {
                 Error::new(ErrorKind::Io, format!("holder: {what}")).with_source(error)
@@ -56,6 +62,10 @@ impl Running {
         let _ = set_socket_timeout(&socket, Timeout::Send, Some(SEND_TIMEOUT));
         let mut command = program.command();
         command.args(arguments).stdin(Stdio::from(theirs));
+        if let Some(stderr) = stderr {
+            let copy = stderr.try_clone().map_err(failed("standard error"))?;
+            command.stderr(copy);
+        }
         let child = command.spawn().map_err(failed("cannot start the server"))?;
         let pid = Pid::from_child(&child);
         // It holds the server's end of the socket.
@@ -68,6 +78,7 @@ impl Running {
             started: Instant::now(),
             is_serving: false,
             is_ending: false,
+            is_given_up: false,
             is_silent: false,
         })
     }
@@ -78,11 +89,13 @@ impl Running {
         for kept in kept.iter() {
             let (message, files) = kept.message();
             if send(&self.socket, &message, &files).is_err() {
-                // It is gone; its end will be seen.
-                return;
+                // It is gone, or would wait for the rest for ever. Its end will be seen.
+                return self.signal(Signal::KILL);
             }
         }
-        let _ = send(&self.socket, &Message::Begin(begin), &[]);
+        if send(&self.socket, &Message::Begin(begin), &[]).is_err() {
+            self.signal(Signal::KILL);
+        }
     }
 
     /// Ends one that never began.

@@ -78,8 +78,8 @@ impl Arena {
         let end = state.spans.len() * SPAN_PAGES;
         self.region.release(self.bytes_of(end..self.pages()));
         #[cfg(not(uzram_shuttle))]
-        if self.huge {
-            // What is swapped to must not be swapped out itself, nor wait for memory.
+        if state.spare_spans_min > 0 {
+            // Whoever asks for a spare is swapped to, also where the disk is too small to have one. What is swapped to must not be swapped out itself, nor wait for memory.
             self.region.map_present();
         }
         Ok(())

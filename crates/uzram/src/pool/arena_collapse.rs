@@ -1,8 +1,9 @@
 //! Making huge pages of a file's small ones, and giving single pages back.
 //!
 //! Memory of a file comes in small pages. A span whose pages are all there can be copied into one huge page, while pools
-//! use it. That is for the maintenance: it takes up to milliseconds, and writers never wait for it. The copy's memory
-//! counts as resident meanwhile, so it keeps within a limit.
+//! use it. That is for the maintenance: it takes up to milliseconds, and writers never wait for it. It begins while the limit
+//! has room for the copy. Writers may use that room meanwhile, as none must be refused for a copy: so the memory of one span
+//! may be beyond the limit for that time.
 //!
 //! A copy fills holes. So no span becomes huge while pages of it are leaving, and pages that would leave meanwhile do so
 //! when it has ended.
@@ -20,7 +21,6 @@ impl Arena {
         };
         state.spans[index].collapsed = true;
         state.spans[index].collapsing = true;
-        state.resident_pages += SPAN_PAGES;
         drop(state);
         let first = index * SPAN_PAGES;
         let made = self
@@ -29,7 +29,6 @@ impl Arena {
         let mut state = self.state.lock();
         state.spans[index].collapsing = false;
         let waited = state.spans[index].leaving;
-        state.resident_pages -= SPAN_PAGES;
         drop(state);
         self.shed(first, waited);
         made

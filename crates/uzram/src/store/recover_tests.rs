@@ -515,6 +515,59 @@ fn a_spare_is_there_again_and_all_memory_is_mapped() {
     assert_eq!(held_bytes(&files.0.arena), SPARE_BYTES);
 }
 
+/// A disk too small for a spare is swapped to as well.
+#[test]
+fn memory_of_a_small_disk_for_swap_is_mapped_too() {
+    let config = || StoreConfig {
+        spare_bytes: 16 << 20,
+        ..config((8 << 20) / 4096, Unit::DEFAULT, "lz4", true)
+    };
+    let (before, files) = make(config());
+    for index in 0..1000 {
+        before.write(PageIndex(index), &noise(index, 4096)).unwrap();
+    }
+    drop(before);
+    let (after, recovery) = recover(config(), files.remains());
+    assert_eq!(recovery.pages, 1000);
+    let resident = after.stats().mem_resident_bytes;
+    assert!(resident >= 1000 * 4096);
+    assert_eq!(after.inner.pool.mapped_bytes() as u64, resident);
+}
+
+/// Writers are not refused for the memory of a copy that the maintenance makes beside them.
+#[test]
+fn making_pages_huge_refuses_nobody() {
+    const LIMIT_BYTES: u64 = 96 << 20;
+    if !collapses() {
+        return;
+    }
+    let config = StoreConfig {
+        mem_limit_bytes: LIMIT_BYTES,
+        ..config((256 << 20) / 4096, Unit::DEFAULT, "lz4", false)
+    };
+    let (store, _files) = make(config);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                store.maintain(Duration::from_millis(5));
+            }
+        });
+        // To the last blocks below the limit.
+        let mut page = noise(1, 4096);
+        let pages = (LIMIT_BYTES - (512 << 10)) / 4096;
+        for index in 0..pages {
+            page[..8].copy_from_slice(&index.to_le_bytes());
+            let written = store.write(PageIndex(index), &page);
+            written.unwrap_or_else(|error| {
+                is_done.store(true, Ordering::Relaxed);
+                panic!("page {index} of {pages}: {error}")
+            });
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
 /// The number of operations that were begun and not acknowledged when their writers died.
 fn kill_writers(victim: Victim) -> u64 {
     let Victim {

@@ -132,6 +132,8 @@ pub(crate) struct SlotTable<L = SleepingBit> {
     slots: u64,
     /// One bit per chunk.
     touched: Box<[AtomicU64]>,
+    /// All of it, and of the tables beside it, has memory for good.
+    is_populated: bool,
     lock: L,
 }
 
@@ -167,13 +169,16 @@ impl<L: SlotLock> SlotTable<L> {
             words,
             slots,
             touched: touched.into_boxed_slice(),
+            is_populated: false,
             lock: L::new()?,
         })
     }
 
-    /// Makes all of it resident, so that no write waits for memory for it.
-    pub(crate) fn populate(&self) -> Result<()> {
-        self.words.populate()
+    /// Makes all of it resident, so that no write waits for memory for it. Its caller does the same with the tables beside it.
+    pub(crate) fn populate(&mut self) -> Result<()> {
+        self.words.populate()?;
+        self.is_populated = true;
+        Ok(())
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -370,7 +375,7 @@ impl<L: SlotLock> SlotTable<L> {
     pub(crate) fn admit(&self, index: PageIndex) -> Result<()> {
         self.check(index)?;
         let (word, bit) = self.touched_bit(index);
-        if word.load(Ordering::Relaxed) & bit == 0 {
+        if word.load(Ordering::Relaxed) & bit == 0 && !self.is_populated {
             drop(headroom::admit(CHUNK_BYTES * L::ENTRY_WORDS)?);
         }
         Ok(())

@@ -182,10 +182,9 @@ impl Superblock {
     /// # Errors
     /// [`ErrorKind::NoMemory`], [`ErrorKind::Io`].
     pub(super) fn counters(&self) -> Result<Counters> {
-        let Some(file) = self.region.file()? else {
+        let Some(region) = self.region.again()? else {
             unreachable!("a superblock lies in a file");
         };
-        let region = Region::attach(file, BYTES, "superblock")?;
         Ok(Counters::over(region, COUNTERS))
     }
 

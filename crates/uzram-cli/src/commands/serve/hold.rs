@@ -1,7 +1,7 @@
 //! `uzram serve --survive`: this process holds what the server has, and another one serves.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -37,7 +37,10 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs, for_swap: bool) -> Result {
     let inherited = inherited
         .map(|socket| (socket.name, socket.socket))
         .collect();
-    let holder = Holder::new(state.open()?, arguments(), inherited, for_swap)?;
+    let lines = (for_swap && !logger::is_journal())
+        .then(lines)
+        .transpose()?;
+    let holder = Holder::new(state.open()?, arguments(), inherited, for_swap, lines)?;
     let status = holder.run(&signals)?;
     log::logger().flush();
     std::process::exit(status)
@@ -52,6 +55,22 @@ fn arguments() -> Vec<OsString> {
     // A terminal's signals come to this process, which passes them on.
     arguments.extend([HELD.into(), "--own-session".into()]);
     arguments
+}
+
+/// A pipe whose lines this process writes to its own standard error. The log may lie in memory of files that was swapped out to
+/// the disk of those who write there: they would wait for themselves, and not even end by a signal. A pipe's memory stays.
+fn lines() -> Result<OwnedFd> {
+    let failed = |error: std::io::Error| Failure::Failed(format!("a pipe for lines: {error}"));
+    let (mut lines, theirs) = std::io::pipe().map_err(failed)?;
+    let pass_on = move || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = lines.read(&mut bytes) {
+            let _ = std::io::stderr().write_all(&bytes[..count]);
+        }
+    };
+    let thread = thread::Builder::new().name("uzram-lines".into());
+    thread.spawn(pass_on).map_err(failed)?;
+    Ok(theirs.into())
 }
 
 /// A stream with a byte for each signal.

@@ -46,7 +46,16 @@ const CLOSE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the command. Returns when a signal has ended the server.
 pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
-    let plan = Plan::of(args)?;
+    let plan = match Plan::of(args) {
+        // Its holder has read it before. What was kept is served whatever became of it.
+        Err(failure) if args.held && args.config.is_some() => {
+            warn(&format!(
+                "{failure}: only what was kept is served, and without a sandbox"
+            ));
+            Plan::without_devices(args)?
+        }
+        plan => plan?,
+    };
     if args.fork || args.run.is_some() {
         return in_background(state, args);
     }
@@ -62,7 +71,6 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     if args.survive && !args.held {
         return hold::run(state, args, plan.is_for_swap());
     }
-    let mut signals = Signals::catch(plan.config.is_some())?;
     let notifier = notifier();
     let is_for_swap = plan.is_for_swap();
     match is_for_swap {
@@ -71,12 +79,19 @@ pub fn run(state: StateAt<'_>, args: &ServeArgs) -> Result {
     }
     // Everything that needs privileges or paths comes first, before there are threads.
     let state = state.open()?;
-    let mut prepared = match args.held {
-        false => Server::prepare(&state, &plan.devices, inherited_sockets()?)?,
-        true => Server::prepare_held(&state, &plan.devices, Vec::new(), Some(hold::join()?))?,
+    // One that waits to begin is no server yet: a signal ends it, and another one waits.
+    let joined = args.held.then(hold::join).transpose()?;
+    let mut signals = Signals::catch(plan.config.is_some())?;
+    let follows = joined.as_ref().is_some_and(|joined| joined.follows());
+    let mut prepared = match joined {
+        None => Server::prepare(&state, &plan.devices, inherited_sockets()?)?,
+        Some(joined) => Server::prepare_held(&state, &plan.devices, Vec::new(), Some(joined))?,
     };
     if let Some(metrics) = &plan.metrics {
-        prepared.listen_for_metrics(metrics)?;
+        match prepared.listen_for_metrics(metrics) {
+            Err(error) if follows => log::error!("no metrics: {error}"),
+            done => done?,
+        }
     }
     if let Some(tree) = plan.tree {
         let keeper = keeper(&tree.directory, state.path())?;
@@ -237,6 +252,19 @@ impl TreePlan {
 impl Plan {
     fn is_for_swap(&self) -> bool {
         self.devices.iter().any(|device| device.for_swap)
+    }
+
+    /// That of a server of what others had.
+    fn without_devices(args: &ServeArgs) -> Result<Plan> {
+        let path = args.config.as_ref();
+        Ok(Plan {
+            devices: Vec::new(),
+            config: path.map(|path| absolute("--config", path)).transpose()?,
+            log_level: None,
+            sandbox: sandbox::Mode::Off,
+            metrics: None,
+            tree: None,
+        })
     }
 
     fn of(args: &ServeArgs) -> Result<Plan> {
