@@ -16,7 +16,6 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::fd::OwnedFd;
-#[cfg(not(uzram_shuttle))]
 use rustix::fs::SeekFrom;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -114,7 +113,6 @@ impl Region {
     }
 
     /// The next bytes from `from` on that the file has pages for. None for private memory.
-    #[cfg(not(uzram_shuttle))]
     pub(crate) fn next_data(&self, from: usize) -> Option<Range<usize>> {
         let file = self.file.as_ref()?;
         let seek = |to| rustix::fs::seek(file, to).ok().map(|at| at as usize);
@@ -319,13 +317,10 @@ impl Region {
     /// Bytes of `range` for which the system must give memory. A file may have some that is not mapped yet.
     fn missing_bytes(&self, range: &Range<usize>) -> usize {
         let mut missing = range.len();
-        #[cfg(not(uzram_shuttle))]
-        {
-            let mut next = range.start;
-            while let Some(data) = self.next_data(next).filter(|data| data.start < range.end) {
-                next = data.end;
-                missing -= data.end.min(range.end) - data.start.max(range.start);
-            }
+        let mut next = range.start;
+        while let Some(data) = self.next_data(next).filter(|data| data.start < range.end) {
+            next = data.end;
+            missing -= data.end.min(range.end) - data.start.max(range.start);
         }
         missing
     }

@@ -359,7 +359,7 @@ fn a_holder_whose_parent_ignored_its_children_waits_for_its_own() {
     ends_cleanly(&home, &mut served);
 }
 
-/// What is kept is served, whatever the file says meanwhile, and a later one is read again.
+/// Kept disks are served, whatever the file says meanwhile, and a later one is read again.
 #[test]
 fn a_configuration_that_broke_stops_no_successor() {
     let home = Home::new();

@@ -145,7 +145,7 @@ fn the_next_server_is_the_one_that_waited() {
     ends_cleanly(&home, &mut served);
 }
 
-/// Who keeps the memory locked may be killed too. The disk goes on, and the next server has it locked again.
+/// The process that keeps the memory locked may be killed too. The disk goes on, and the next server has it locked again.
 #[test]
 fn a_disk_goes_on_without_the_process_that_kept_its_memory() {
     let home = Home::new();

@@ -21,7 +21,6 @@ use std::io;
 #[cfg(not(uzram_shuttle))]
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, OFlags, SeekFrom};
@@ -35,7 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::page::Unit;
 use crate::region::{self, Region};
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ProcessMutex, lock_process};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering, ProcessMutex, lock_process, sleep};
 
 /// The first bytes of a file of ours; the number is that of the format.
 const MARK: &[u8; 16] = b"uzram backing 1\n";
@@ -131,7 +130,7 @@ fn damaged() -> Error {
     Error::new(ErrorKind::Corrupt, text)
 }
 
-/// What the store's superblock says of its file.
+/// The facts about a file that are in its store's superblock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileFacts {
     /// By which it is known.
@@ -397,7 +396,7 @@ impl BackingFile {
     }
 
     /// Behaves as with a file that takes no direct writes.
-    #[cfg(test)]
+    #[cfg(all(test, not(uzram_shuttle)))]
     pub(crate) fn use_page_cache(&mut self) {
         direct::end(&self.file);
         self.direct_multiple_bytes = None;
@@ -487,7 +486,7 @@ fn lock(file: &File) -> Result<()> {
     let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(LOCK_AGAIN),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(LOCK_AGAIN),
             done => return done.map_err(in_use),
         }
     }

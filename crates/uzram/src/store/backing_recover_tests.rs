@@ -311,7 +311,7 @@ fn damaged_words_of_pages_in_the_file_cost_these_alone() {
     use_up(&store);
 }
 
-/// What is in the file is checked as ever, also by a successor.
+/// Bytes in the file are checked as ever, also by a successor.
 #[test]
 fn damage_in_the_file_while_nobody_has_the_store_is_found() {
     let file = tempfile::tempfile().unwrap();

@@ -22,19 +22,16 @@
 //!
 //! The lock itself is in `store/lock.rs`.
 //!
-//! One bit per chunk of [`CHUNK_SLOTS`] slots says whether any of them was locked. Slots of other
-//! chunks are holes, which is known without touching them. Looking at a page of the table can make
-//! it resident, so a sweep over the slots costs what the disk holds and not what it could hold. A
-//! thread that has locked a slot sets its chunk's bit before it publishes, so what has content has
-//! its bit.
+//! One bit per chunk of [`CHUNK_SLOTS`] slots says whether any of them was locked. Slots of other chunks are holes, which
+//! is known without touching them. Looking at a page of the table can make it resident, so a sweep over the slots costs
+//! what the disk holds and not what it could hold. A thread that has locked a slot sets its chunk's bit before it
+//! publishes, so what has content has its bit.
 //!
-//! The memory of an empty chunk can be given back ([`SlotTable::give_back`]), or of a few chunks where the
-//! system's pages are larger. All of their slots are
-//! locked, the bits are cleared, and the pages are dropped. Dropped words are zero: empty and unlocked.
-//! Locked words keep others out until they are gone. A thread that locks a slot later comes after
-//! the clearing, so the bit that it sets stays. Threads that wait for such a slot are woken. (If
-//! somebody looks at a memfd's page without a lock just then, the page is back without a bit. It
-//! reads as holes too.)
+//! The memory of an empty chunk can be given back ([`SlotTable::give_back`]), or of a few chunks where the system's pages
+//! are larger. All of their slots are locked, the bits are cleared, and the pages are dropped. Dropped words are zero:
+//! empty and unlocked. Locked words keep others out until they are gone. A thread that locks a slot later comes after the
+//! clearing, so the bit that it sets stays. Threads that wait for such a slot are woken. (If somebody looks at a memfd's
+//! page without a lock just then, the page is back without a bit. It reads as holes too.)
 
 #![allow(unsafe_code)]
 
@@ -174,7 +171,7 @@ impl<L: SlotLock> SlotTable<L> {
         })
     }
 
-    /// Makes all of it resident, so that no write waits for memory for it. Its caller does the same with the tables beside it.
+    /// Makes all of it resident, so that no write waits for memory for it, as its caller does with the tables beside it.
     pub(crate) fn populate(&mut self) -> Result<()> {
         self.words.populate()?;
         self.is_populated = true;
@@ -365,9 +362,8 @@ impl<L: SlotLock> SlotTable<L> {
         (&self.touched[(chunk / 64) as usize], 1 << (chunk % 64))
     }
 
-    /// Asks for the memory that the slot of page `index` needs if it is the first one of its chunk
-    /// that is locked. Its words are populated when they are first touched, and then nothing can
-    /// be refused any more.
+    /// Asks for the memory that the slot of page `index` needs if it is the first one of its chunk that is locked. Its words are
+    /// populated when they are first touched, and then nothing can be refused any more.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfRange`], [`ErrorKind::NoMemory`].
@@ -386,12 +382,10 @@ impl<L: SlotLock> SlotTable<L> {
     /// # Errors
     /// [`ErrorKind::OutOfRange`].
     pub(crate) fn check(&self, index: PageIndex) -> Result<()> {
+        let text = "page index past the end of the store";
         match index.0 < self.slots {
             true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::OutOfRange,
-                "page index past the end of the store",
-            )),
+            false => Err(Error::new(ErrorKind::OutOfRange, text)),
         }
     }
 
