@@ -114,10 +114,18 @@ impl Region {
 
     /// The next bytes from `from` on that the file has pages for. None for private memory.
     pub(crate) fn next_data(&self, from: usize) -> Option<Range<usize>> {
+        self.next_data_within(from..self.length_bytes)
+    }
+
+    /// The same within a range. The system walks over all data up to the next hole, so it is not asked of data behind.
+    fn next_data_within(&self, range: Range<usize>) -> Option<Range<usize>> {
         let file = self.file.as_ref()?;
         let seek = |to| rustix::fs::seek(file, to).ok().map(|at| at as usize);
-        let start = seek(SeekFrom::Data(from as u64))?;
-        let end = seek(SeekFrom::Hole(start as u64))?.min(self.length_bytes);
+        let start = seek(SeekFrom::Data(range.start as u64))?;
+        if start >= range.end {
+            return None;
+        }
+        let end = seek(SeekFrom::Hole(start as u64))?.min(range.end);
         (start < end).then_some(start..end)
     }
 
@@ -318,9 +326,9 @@ impl Region {
     fn missing_bytes(&self, range: &Range<usize>) -> usize {
         let mut missing = range.len();
         let mut next = range.start;
-        while let Some(data) = self.next_data(next).filter(|data| data.start < range.end) {
+        while let Some(data) = self.next_data_within(next..range.end) {
             next = data.end;
-            missing -= data.end.min(range.end) - data.start.max(range.start);
+            missing -= data.len();
         }
         missing
     }

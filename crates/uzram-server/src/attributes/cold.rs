@@ -222,6 +222,8 @@ pub(super) fn writeback(device: &Device, written: &Written<'_>) -> Result<()> {
                 }
             };
         }
+        // Blocks that were given back since take room on the disk.
+        while goes_on() && store.discard_backing() {}
         Ok(())
     })
 }

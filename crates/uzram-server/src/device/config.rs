@@ -106,6 +106,18 @@ pub struct WritebackBounds {
     pub batch_pages: usize,
 }
 
+impl WritebackBounds {
+    /// Has a store keep to them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a batch of another size than there may be.
+    pub(crate) fn tell(self, store: &Store) -> Result<()> {
+        store.set_writeback_limit(self.limit_4k);
+        store.set_writeback_limit_enabled(self.is_limited);
+        Ok(store.set_writeback_batch_pages(self.batch_pages)?)
+    }
+}
+
 impl Default for WritebackBounds {
     /// No limit, and zram's batch.
     fn default() -> WritebackBounds {
@@ -174,9 +186,7 @@ impl DeviceConfig {
     /// for a pool that does not exist, [`ErrorKind::NoMemory`].
     pub(crate) fn build(&self, compressions: &Compressions, outliving: bool) -> Result<Store> {
         let store = self.builder(compressions)?.outliving(outliving).build()?;
-        store.set_writeback_limit(self.writeback.limit_4k);
-        store.set_writeback_limit_enabled(self.writeback.is_limited);
-        store.set_writeback_batch_pages(self.writeback.batch_pages)?;
+        self.writeback.tell(&store)?;
         Ok(store)
     }
 

@@ -188,14 +188,26 @@ impl Device {
             ..before.clone()
         };
         let backing = Backing::build(&config, &self.compressions, self.keeper.is_some())?;
-        // A limit that was set meanwhile is kept.
         self.lock_setup().size_bytes = size_bytes;
         self.enliven(Live::new(backing));
-        self.set_mem_limit(self.mem_limit());
-        self.keep().and_then(|()| self.offer()).inspect_err(|_| {
+        let told = self.tell_bounds().and_then(|()| self.keep());
+        told.and_then(|()| self.offer()).inspect_err(|_| {
             self.forget();
             *self.lock_setup() = before;
+            let _ = self.keep();
         })
+    }
+
+    /// Tells the store the bounds that somebody may have changed while it was made.
+    fn tell_bounds(&self) -> Result<()> {
+        let setup = self.lock_setup();
+        match self.live().as_deref().and_then(Live::store) {
+            Some(store) => {
+                store.set_mem_limit(setup.mem_limit_bytes);
+                setup.writeback.tell(store)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes its content, its size and its settings away, as zram's reset does.

@@ -17,6 +17,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::bits::Bits;
 use super::span::{Mode, SPAN_PAGES, Span};
@@ -25,7 +26,7 @@ use crate::cpu;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES, Region};
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, sleep};
 
 pub(crate) use super::span::{Parts, RUN_PAGES_MAX, Runs};
 
@@ -52,6 +53,10 @@ const SMALL_PAGES_A_GROWTH: usize = if cfg!(uzram_shuttle) { 1 } else { 16 };
 
 /// One spare span for this many used ones, within the bounds.
 const USED_SPANS_A_SPARE: usize = 32;
+
+/// Time between two looks of a writer at the limit whose last pages somebody populates or releases, and looks at most.
+const WAIT_TIME: Duration = Duration::from_micros(200);
+const WAITS_MAX: usize = 250;
 
 /// Reserves address space for an arena.
 ///
@@ -94,6 +99,8 @@ struct State {
     used_pages: usize,
     used_max_pages: usize,
     resident_pages: usize,
+    /// Those of them that are being populated, or released with their span, outside of the lock.
+    moving_pages: usize,
     /// Huge spans that are populated and wholly free: the spare.
     free_spans: usize,
     /// The least size of the spare.
@@ -105,8 +112,16 @@ struct State {
 /// A decision of [`Arena::grow`] under the lock, carried out outside of it.
 enum Step {
     Done,
-    Populate { pages: Range<usize>, mode: Mode },
-    Release { pages: Range<usize>, runs: Bits },
+    Populate {
+        pages: Range<usize>,
+        mode: Mode,
+    },
+    Release {
+        pages: Range<usize>,
+        runs: Bits,
+    },
+    /// Somebody else's pages will be there or gone in a moment.
+    Wait,
 }
 
 impl Arena {
@@ -128,6 +143,7 @@ impl Arena {
                 used_pages: 0,
                 used_max_pages: 0,
                 resident_pages: 0,
+                moving_pages: 0,
                 free_spans: 0,
                 spare_spans_min,
                 limit_pages: usize::MAX,
@@ -211,13 +227,13 @@ impl Arena {
     /// [`ErrorKind::NoSpace`] at the limit or at the end of the reserved addresses,
     /// [`ErrorKind::NoMemory`].
     pub(crate) fn grow(&self, length: usize) -> Result<()> {
+        let mut waits = 0;
         loop {
             let mut state = self.state.lock();
             if state.over_limit(length) {
                 return Err(limit_reached());
             }
-            // Each turn ends, populates, or releases a span's free part, of which there are
-            // finitely many.
+            // Each turn ends, populates, waits, or releases a span's free part, of which there are finitely many.
             match self.plan(&mut state, length)? {
                 Step::Done => return Ok(()),
                 Step::Populate { pages, mode } => {
@@ -227,6 +243,12 @@ impl Arena {
                 Step::Release { pages, runs } => {
                     drop(state);
                     self.shed(pages.start, runs);
+                }
+                Step::Wait if waits == WAITS_MAX => return Err(limit_reached()),
+                Step::Wait => {
+                    drop(state);
+                    waits += 1;
+                    sleep(WAIT_TIME);
                 }
             }
         }
@@ -437,6 +459,7 @@ impl Arena {
             self.region.release(self.bytes_of(pages));
         }
         let mut state = self.state.lock();
+        state.moving_pages -= length;
         match &populated {
             Ok(()) => {
                 state.spans[index].populated.set(start, length);
@@ -449,42 +472,18 @@ impl Arena {
         populated
     }
 
-    /// Chooses a span whose free part is given back, so that other pages can be taken under the
-    /// limit.
-    fn plan_shed(&self, state: &mut State) -> Result<Step> {
-        let free = |span: &Span| span.whole_free(0..SPAN_PAGES, self.grain()).count();
-        let most = state
-            .spans
-            .iter()
-            .enumerate()
-            .max_by_key(|(_, span)| free(span));
-        let Some((index, free_pages)) = most.map(|(index, span)| (index, free(span))) else {
-            return Err(limit_reached());
-        };
-        if free_pages == 0 {
-            return Err(limit_reached());
-        }
-        let span = &mut state.spans[index];
-        let was_free = span.mode == Mode::Huge && span.used.is_empty();
-        let runs = span.hold_free(self.grain());
-        state.free_spans -= usize::from(was_free);
-        let first = index * SPAN_PAGES;
-        Ok(Step::Release {
-            pages: first..first + SPAN_PAGES,
-            runs,
-        })
-    }
-
     /// Gives a wholly free huge span back to the system.
     fn release_span(&self, mut state: MutexGuard<'_, State>, index: usize) {
         state.spans[index].used = Bits::below(SPAN_PAGES);
         state.free_spans -= 1;
+        state.moving_pages += SPAN_PAGES;
         drop(state);
         let first = index * SPAN_PAGES;
         self.region
             .release(self.bytes_of(first..first + SPAN_PAGES));
         let mut state = self.state.lock();
         state.spans[index] = Span::UNCLAIMED;
+        state.moving_pages -= SPAN_PAGES;
         state.resident_pages -= SPAN_PAGES;
         state.first_unclaimed = state.first_unclaimed.min(index);
     }
@@ -530,6 +529,7 @@ impl State {
         span.mode = mode;
         span.used.set(pages.start, pages.len());
         self.resident_pages += pages.len();
+        self.moving_pages += pages.len();
         let first = index * SPAN_PAGES;
         first + pages.start..first + pages.end
     }

@@ -8,7 +8,8 @@
 //! A copy fills holes. So no span becomes huge while pages of it are leaving, and pages that would leave meanwhile do so
 //! when it has ended.
 
-use super::{Arena, Bits, SPAN_PAGES, Span};
+use super::{Arena, Bits, Mode, SPAN_PAGES, Span, State, Step, limit_reached};
+use crate::error::Result;
 
 impl Arena {
     /// Makes one huge page, if a span can be one. True if there may be more.
@@ -32,6 +33,34 @@ impl Arena {
         drop(state);
         self.shed(first, waited);
         made
+    }
+
+    /// Chooses a span whose free part is given back, so that other pages can be taken under the
+    /// limit.
+    pub(super) fn plan_shed(&self, state: &mut State) -> Result<Step> {
+        let free = |span: &Span| span.whole_free(0..SPAN_PAGES, self.grain()).count();
+        let most = state
+            .spans
+            .iter()
+            .enumerate()
+            .max_by_key(|(_, span)| free(span));
+        let most = most.map(|(index, span)| (index, free(span)));
+        let Some((index, _)) = most.filter(|(_, free_pages)| *free_pages > 0) else {
+            let are_leaving = state.spans.iter().any(|span| !span.leaving.is_empty());
+            return match are_leaving || state.moving_pages > 0 {
+                true => Ok(Step::Wait),
+                false => Err(limit_reached()),
+            };
+        };
+        let span = &mut state.spans[index];
+        let was_free = span.mode == Mode::Huge && span.used.is_empty();
+        let runs = span.hold_free(self.grain());
+        state.free_spans -= usize::from(was_free);
+        let first = index * SPAN_PAGES;
+        Ok(Step::Release {
+            pages: first..first + SPAN_PAGES,
+            runs,
+        })
     }
 
     /// Gives pages of a span back that are marked as leaving.

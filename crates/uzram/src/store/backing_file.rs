@@ -46,6 +46,9 @@ const MARK_PREFIX: &[u8] = b"uzram backing ";
 /// Blocks beyond one for each page: those of a pass whose pages have older ones still, and of a hole that is being made.
 const SPARE_BLOCKS: u64 = 256;
 
+/// In place of a checksum: of no block whose bytes may be another page's is another value known. A block has been written.
+const SPOILT: u32 = 0x5b01_17ed;
+
 /// Time in which the lock of a store that ends is gone, and between looks at it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const LOCK_AGAIN: Duration = Duration::from_millis(5);
@@ -164,6 +167,8 @@ pub(crate) struct BackingFile {
     facts: FileFacts,
     /// It outlives this process, as the checksums do.
     is_kept: bool,
+    /// Nobody else has written to it, as far as its first block tells. One that is not ours is not written.
+    is_ours: bool,
     /// The file is read in multiples of this many bytes, and written in units, past the page cache. None: through it.
     direct_multiple_bytes: Option<usize>,
     pub(super) blocks: Mutex<Blocks>,
@@ -217,10 +222,11 @@ impl BackingFile {
     }
 
     /// The file of a store whose process died, with the checksums of its blocks. No block is taken yet. A file that cannot be
-    /// read is taken over too: its pages are errors then, and others are there.
+    /// read is taken over too, and one that something else has overwritten, which is only read then: pages that are gone are
+    /// errors, and others are there.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for another file, [`ErrorKind::Busy`] if another store has it meanwhile, those of
+    /// [`ErrorKind::InvalidInput`] for the file of another store, [`ErrorKind::Busy`] if another store has it meanwhile, those of
     /// [`Region::attach`].
     #[cfg(not(uzram_shuttle))]
     pub(super) fn take_over(
@@ -231,7 +237,9 @@ impl BackingFile {
     ) -> Result<BackingFile> {
         let Claimed { claim, .. } = claimed(&file)?;
         let mut mark = [0; MARK_BYTES];
-        if file.read_exact_at(&mut mark, 0).is_ok() && mark != facts.mark() {
+        let is_read = file.read_exact_at(&mut mark, 0).is_ok();
+        let is_ours = !is_read || mark == facts.mark();
+        if !is_ours && mark.starts_with(MARK_PREFIX) {
             let text = "is not the one that the store wrote to: name that one";
             return Err(refused(text));
         }
@@ -240,6 +248,7 @@ impl BackingFile {
         let mut backing = BackingFile::of(file, unit, facts, checksums, claim);
         backing.direct_multiple_bytes = multiple;
         backing.is_kept = true;
+        backing.is_ours = is_ours;
         Ok(backing)
     }
 
@@ -256,6 +265,7 @@ impl BackingFile {
             unit,
             facts,
             is_kept: false,
+            is_ours: true,
             direct_multiple_bytes: None,
             blocks: Mutex::new(Blocks::new(facts.blocks)),
             checksums,
@@ -274,6 +284,10 @@ impl BackingFile {
     /// # Errors
     /// [`ErrorKind::NoMemory`].
     pub(crate) fn take(&self, size_bytes: usize) -> Result<Option<Block>> {
+        if !self.is_ours {
+            let text = "has other content by now: no page is written to it; make the disk anew with another one";
+            return Err(refused(text));
+        }
         let number = self.blocks.lock().take()?;
         Ok(number.map(|number| Block {
             number,
@@ -288,6 +302,14 @@ impl BackingFile {
     #[cfg(not(uzram_shuttle))]
     pub(super) fn adopt(&self, block: &Block) -> Result<()> {
         self.blocks.lock().adopt(block.number)
+    }
+
+    /// Makes errors of all reads of a block whose bytes may be another page's.
+    #[cfg(not(uzram_shuttle))]
+    pub(super) fn spoil(&self, number: u64) {
+        if let Some(cell) = self.checksums.half_words().get(number as usize) {
+            cell.store(SPOILT, Ordering::Relaxed);
+        }
     }
 
     /// All that slots name is adopted: the rest of what was written is free. Returns the room that the file has.
@@ -356,13 +378,16 @@ impl BackingFile {
 
     /// Makes room for a write that ends at `end`, where that is of use.
     pub(super) fn make_room(&self, room: &mut Room, end: u64) {
-        if self.direct_multiple_bytes.is_some() {
-            room.make(&self.file, end, self.facts.blocks << self.unit.shift());
+        match self.direct_multiple_bytes {
+            Some(_) => room.make(&self.file, end, self.facts.blocks << self.unit.shift()),
+            None => room.reach(end),
         }
     }
 
     pub(super) fn give_room_back(&self, room: &mut Room) {
-        room.give_back(&self.file);
+        if self.is_ours {
+            room.give_back(&self.file);
+        }
     }
 
     /// Writes parts of `bytes`, and returns when no error of them can come any more.
@@ -427,6 +452,9 @@ impl BackingFile {
 
     /// Makes holes of some blocks that were given back. Returns whether there may be more.
     pub(crate) fn discard_some(&self) -> bool {
+        if !self.is_ours {
+            return false;
+        }
         let run = self.blocks.lock().begin_discard();
         let Some(run) = run else {
             return false;

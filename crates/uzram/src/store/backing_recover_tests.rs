@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
+use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::rc::Rc;
 
+use super::crash_tests::copied;
 use super::fault_tests::{compressible, noise};
 use super::recover_tests::{Files, config, make, read, recover, reopened, use_up};
 use super::*;
@@ -127,15 +130,21 @@ fn a_file_without_blocks_keeps_its_mark() {
 /// The pass that died had made room, or the file ends in blocks that are free: the next pass gives that back, and no more.
 #[test]
 fn room_that_a_dead_pass_made_goes_back_and_no_block_with_it() {
-    let file = tempfile::tempfile().unwrap();
-    let (before, files) = filled(lz4(&file), 40);
-    drop(before);
-    file.set_len(8 << 20).unwrap();
-    let (after, _) = recover(lz4(&file), files.remains());
-    after.write_back(&[PageIndex(50)]).unwrap();
-    assert!(file.metadata().unwrap().len() <= 64 * 4096);
-    for index in 0..PAGES {
-        assert!(read(&after, index) == content(index, 4096), "page {index}");
+    for is_cached in [false, true] {
+        let file = tempfile::tempfile().unwrap();
+        let (before, files) = filled(lz4(&file), 40);
+        drop(before);
+        file.set_len(8 << 20).unwrap();
+        let (mut after, _) = recover(lz4(&file), files.remains());
+        if is_cached {
+            after.inner.backing.as_mut().unwrap().use_page_cache();
+        }
+        // Beyond the blocks that are known to be written.
+        after.write_back(&indices(0..PAGES)).unwrap();
+        assert!(file.metadata().unwrap().len() <= (PAGES + 1) * 4096);
+        for index in 0..PAGES {
+            assert!(read(&after, index) == content(index, 4096), "page {index}");
+        }
     }
 }
 
@@ -219,11 +228,6 @@ fn another_file_or_none_is_refused_and_changes_nothing() {
     drop(filled(lz4(&other), 1));
     let told = refusal(lz4(&other), files.remains());
     refused(told, "is not the one that the store wrote to");
-    let foreign = tempfile::tempfile().unwrap();
-    foreign.write_all_at(&[7; 9000], 0).unwrap();
-    let told = refusal(lz4(&foreign), files.remains());
-    refused(told, "is not the one that the store wrote to");
-    assert_eq!(foreign.metadata().unwrap().len(), 9000);
     let told = refusal(config(PAGES, Unit::DEFAULT, "lz4", true), files.remains());
     refused(told, "has backing file, not no backing file");
     let told = refusal(
@@ -309,6 +313,57 @@ fn damaged_words_of_pages_in_the_file_cost_these_alone() {
         assert!(read(&store, index) == content(index, 4096), "page {index}");
     }
     use_up(&store);
+}
+
+/// A successor that dies while it settles two pages of one block leaves none of them to be read as the other one.
+#[test]
+fn a_block_of_two_pages_is_never_read_as_the_wrong_one() {
+    let file = tempfile::tempfile().unwrap();
+    let (before, files) = filled(lz4(&file), 40);
+    let table = files.table();
+    let word = table.words()[9].load(Ordering::Relaxed);
+    table.words()[6].store(word, Ordering::Relaxed);
+    drop(before);
+    let dead = Files::holding(files.copied());
+    let (points, dead_file) = (Rc::new(Cell::new(0)), copied(&file));
+    let (counted, remains) = (Rc::clone(&points), dead.remains());
+    let hook = move || {
+        counted.set(counted.get() + 1);
+        // The one after that may find the same again.
+        let (left, left_file) = (Files::holding(dead.copied()), copied(&dead_file));
+        let word = |index: usize| left.table().words()[index].load(Ordering::Relaxed);
+        let words = [word(6), word(9)];
+        drop(recover(lz4(&left_file), left.remains()));
+        for (index, word) in [6, 9].into_iter().zip(words) {
+            left.table().words()[index].store(word, Ordering::Relaxed);
+        }
+        let (store, _) = recover(lz4(&left_file), left.remains());
+        assert!(is_lost(&store, 6), "point {}", counted.get());
+    };
+    let (store, recovery) = crate::crash::trace(Box::new(hook), || recover(lz4(&file), remains));
+    assert_eq!(recovery.lost_pages, 2);
+    assert!(points.get() >= 2 && is_lost(&store, 6) && is_lost(&store, 9));
+}
+
+/// Somebody made something else of the file. The disk's other pages are there, and nothing is written over it.
+#[test]
+fn a_file_that_was_overwritten_is_only_read() {
+    let file = tempfile::tempfile().unwrap();
+    let (before, files) = filled(lz4(&file), 40);
+    drop(before);
+    file.write_all_at(&[7; 3 * 4096], 0).unwrap();
+    let length = file.metadata().unwrap().len();
+    let (after, recovery) = recover(lz4(&file), files.remains());
+    assert_eq!((recovery.pages, recovery.lost_pages), (PAGES, 0));
+    let refused = after.write_back(&indices(0..PAGES)).unwrap_err();
+    assert!(refused.to_string().contains("other content"), "{refused}");
+    after.write(PageIndex(20), &content(20, 4096)).unwrap();
+    assert!(!after.discard_backing());
+    let gone = (0..PAGES).filter(|index| is_lost(&after, *index));
+    assert_eq!(gone.count(), 2);
+    let mut start = [0; 3 * 4096];
+    file.read_exact_at(&mut start, 0).unwrap();
+    assert!(start == [7; 3 * 4096] && file.metadata().unwrap().len() == length);
 }
 
 /// Bytes in the file are checked as ever, also by a successor.

@@ -97,7 +97,7 @@ impl Run {
 }
 
 /// A file as it is now.
-fn copied(file: &File) -> File {
+pub(super) fn copied(file: &File) -> File {
     let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     let copy = tempfile::tempfile().unwrap();

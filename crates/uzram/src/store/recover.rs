@@ -216,6 +216,11 @@ impl StoreWith<SleepingBit, SharedStreams> {
     fn settle_disputes(&self, mut disputes: Disputes) -> Result<()> {
         let mut blocks = std::mem::take(&mut disputes.blocks);
         blocks.sort_unstable();
+        blocks.dedup();
+        // Who dies before all of them are lost leaves a page that is alone in its block. It must not read as another one.
+        if let Some(backing) = &self.backing {
+            blocks.iter().for_each(|block| backing.spoil(*block));
+        }
         let is_disputed = |block: u64| blocks.binary_search(&block).is_ok();
         let mut next = 0;
         while let Some((index, _)) =

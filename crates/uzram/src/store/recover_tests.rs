@@ -534,18 +534,27 @@ fn memory_of_a_small_disk_for_swap_is_mapped_too() {
     assert_eq!(after.inner.pool.mapped_bytes() as u64, resident);
 }
 
-/// Writers are not refused for the memory of a copy that the maintenance makes beside them.
+/// Writers are not refused for memory that the maintenance populates, releases or copies beside them.
 #[test]
-fn making_pages_huge_refuses_nobody() {
+fn maintenance_at_the_limit_refuses_nobody() {
     const LIMIT_BYTES: u64 = 96 << 20;
     if !collapses() {
         return;
     }
-    let config = StoreConfig {
+    let config = |backing| StoreConfig {
         mem_limit_bytes: LIMIT_BYTES,
+        backing,
         ..config((256 << 20) / 4096, Unit::DEFAULT, "lz4", false)
     };
-    let (store, _files) = make(config);
+    for _ in 0..3 {
+        for backing in [Backing::Memfd, Backing::Private] {
+            fill_beside_maintenance(&Store::new(config(backing)).unwrap(), LIMIT_BYTES);
+        }
+    }
+}
+
+/// Writes pages up to the last blocks below the limit.
+fn fill_beside_maintenance(store: &Store, limit_bytes: u64) {
     let is_done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -553,9 +562,8 @@ fn making_pages_huge_refuses_nobody() {
                 store.maintain(Duration::from_millis(5));
             }
         });
-        // To the last blocks below the limit.
         let mut page = noise(1, 4096);
-        let pages = (LIMIT_BYTES - (512 << 10)) / 4096;
+        let pages = (limit_bytes - (512 << 10)) / 4096;
         for index in 0..pages {
             page[..8].copy_from_slice(&index.to_le_bytes());
             let written = store.write(PageIndex(index), &page);

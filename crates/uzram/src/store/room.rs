@@ -37,6 +37,11 @@ impl Room {
         }
     }
 
+    /// Notes a write that makes no room and ends at `end`.
+    pub fn reach(&mut self, end: u64) {
+        self.written = self.written.max(end);
+    }
+
     /// Makes room in `file` if a write that ends at `end` needs some, and never behind `most`. Without it the write
     /// makes the file longer itself, or says why it cannot.
     pub fn make(&mut self, file: &File, end: u64, most: u64) {
@@ -56,7 +61,7 @@ impl Room {
             }
         }
         self.is_growing |= end > self.written;
-        self.written = self.written.max(end);
+        self.reach(end);
     }
 
     /// Gives back what was not used. A full disk may have room again at the next pass.
