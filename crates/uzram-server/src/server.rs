@@ -280,8 +280,8 @@ impl Prepared {
         if let Some((_, files)) = &self.tree {
             needs.files = files.directories();
         }
-        if mode != sandbox::Mode::Off {
-            // In a sandbox this could not be changed any more.
+        if mode != sandbox::Mode::Off && self.keeper.is_some() && swap::is_process_prepared() {
+            // As its holder is urgent. In a sandbox this could not be changed any more.
             swap::be_usual();
         }
         sandbox::enter(&needs, mode);
