@@ -353,7 +353,7 @@ fn leave_when_asked(keeper: Arc<Keeper>, registry: Arc<Registry>, socket: PathBu
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if thread::panicking() && self.registry.is_kept() {
+        if thread::panicking() && self.registry.keeper().is_some() {
             // The disks are the next server's: nothing of them may be dropped, and the holder must not be told of an end.
             std::process::abort();
         }

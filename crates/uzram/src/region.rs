@@ -197,7 +197,7 @@ impl Region {
             // A core dump would make a page of each hole, and write all of it before a successor may come.
             region.advise(&(0..length_bytes), Advice::LinuxDontDump);
         }
-        region.advise_size(&(0..length_bytes), Advice::LinuxNoHugepage);
+        region.advise(&(0..length_bytes), Advice::LinuxNoHugepage);
         Ok(region)
     }
 
@@ -260,12 +260,12 @@ impl Region {
     pub(crate) fn collapse(&self, range: Range<usize>) -> bool {
         #[cfg(all(test, not(uzram_shuttle)))]
         crate::crash::point();
-        self.advise_size(&range, Advice::LinuxHugepage);
+        self.advise(&range, Advice::LinuxHugepage);
         let (at, length) = self.span(&range);
         // SAFETY: `span` checked the range; the advice changes no content.
         let collapsed = unsafe { libc::madvise(at, length, libc::MADV_COLLAPSE) };
         // What is huge by now stays so.
-        self.advise_size(&range, Advice::LinuxNoHugepage);
+        self.advise(&range, Advice::LinuxNoHugepage);
         collapsed == 0
     }
 
@@ -275,10 +275,10 @@ impl Region {
     /// # Errors
     /// [`ErrorKind::NoMemory`]; some of the range may be resident then.
     pub(crate) fn populate_huge(&self, range: Range<usize>) -> Result<()> {
-        self.advise_size(&range, Advice::LinuxHugepage);
+        self.advise(&range, Advice::LinuxHugepage);
         let populated = self.populate(range.clone());
         // Pages that are huge by now stay so.
-        self.advise_size(&range, Advice::LinuxNoHugepage);
+        self.advise(&range, Advice::LinuxNoHugepage);
         if populated.is_ok() && self.file.is_some() {
             self.collapse(range);
         }
@@ -333,11 +333,7 @@ impl Region {
         missing
     }
 
-    /// A kernel without huge pages refuses the advice. Small pages do as well.
-    fn advise_size(&self, range: &Range<usize>, size: Advice) {
-        self.advise(range, size);
-    }
-
+    /// A kernel may refuse an advice, as one without huge pages does. Small pages do as well.
     fn advise(&self, range: &Range<usize>, advice: Advice) {
         let (at, length) = self.span(range);
         // SAFETY: `span` checked that the range lies in this region; no such advice changes content.

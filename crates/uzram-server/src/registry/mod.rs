@@ -373,11 +373,6 @@ impl Registry {
         self.lock().keeper.clone()
     }
 
-    /// Whether a process that outlives this one keeps the devices.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.keeper().is_some()
-    }
-
     /// Tells the holder, if there is one, that no server is to follow.
     pub(crate) fn say_end(&self) {
         if let Some(keeper) = self.keeper() {

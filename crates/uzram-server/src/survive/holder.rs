@@ -98,8 +98,8 @@ enum Next {
 
 impl Holder {
     /// A holder of servers that are started as this program with `arguments`, and `inherited` sockets, each with its name,
-    /// for them, and `stderr` as their standard error in place of this process's. With `has_standby` the next server waits beside the one that serves: where that is swapped to, a start may
-    /// wait for memory, and memory for the start.
+    /// for them, and `stderr` as their standard error in place of this process's. With `has_standby` the next server waits
+    /// beside the one that serves: where that is swapped to, a start may wait for memory, and memory for the start.
     ///
     /// # Errors
     /// [`uzram::ErrorKind::Io`] if this program's file cannot be opened.
@@ -431,8 +431,8 @@ impl Holder {
 
     /// Ends a server by force that takes too long to leave or to serve.
     fn hurry(&mut self, server: Option<&mut Running>) {
-        if self.upgrade.is_none() {
-            let late_at = self.late_at(server.as_deref());
+        let late_at = self.late_at(server.as_deref());
+        let Some(upgrade) = &mut self.upgrade else {
             let is_late = late_at.is_some_and(|late| late <= Instant::now());
             if let Some(running) = server.filter(|_| is_late) {
                 running.is_given_up = true;
@@ -443,9 +443,6 @@ impl Holder {
                 );
                 running.signal(Signal::KILL);
             }
-            return;
-        }
-        let Some(upgrade) = &mut self.upgrade else {
             return;
         };
         if Instant::now() < upgrade.until {

@@ -79,7 +79,8 @@ impl Arena {
         self.region.release(self.bytes_of(end..self.pages()));
         #[cfg(not(uzram_shuttle))]
         if state.spare_spans_min > 0 {
-            // Whoever asks for a spare is swapped to, also where the disk is too small to have one. What is swapped to must not be swapped out itself, nor wait for memory.
+            // Whoever asks for a spare is swapped to, also where the disk is too small to have one. What is swapped to must not
+            // be swapped out itself, nor wait for memory.
             self.region.map_present();
         }
         Ok(())

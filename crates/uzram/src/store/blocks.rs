@@ -93,7 +93,7 @@ impl Blocks {
             let text = "a block outside the backing file";
             return Err(Error::new(ErrorKind::OutOfRange, text));
         }
-        let (word, bit) = ((number / BITS) as usize, 1 << (number % BITS));
+        let (word, bit) = place(number);
         self.grow(word)?;
         if self.taken[word] & bit != 0 {
             let text = "a block of the backing file that two pages have";
@@ -109,7 +109,7 @@ impl Blocks {
     /// [`ErrorKind::NoMemory`](crate::ErrorKind::NoMemory).
     #[cfg(not(uzram_shuttle))]
     pub fn note_written(&mut self, number: u64) -> Result<()> {
-        let (word, bit) = ((number / BITS) as usize, 1 << (number % BITS));
+        let (word, bit) = place(number);
         self.grow(word)?;
         self.stale[word] |= bit & !self.taken[word];
         Ok(())
@@ -173,7 +173,7 @@ impl Blocks {
     }
 
     fn free(&mut self, number: u64) {
-        let (word, bit) = ((number / BITS) as usize, 1 << (number % BITS));
+        let (word, bit) = place(number);
         let Some(taken) = self.taken.get_mut(word).filter(|taken| **taken & bit != 0) else {
             debug_assert!(false, "block {number} is free");
             return;
@@ -207,6 +207,11 @@ impl Blocks {
         self.taken[word] &= !mask;
         self.first_free = self.first_free.min(word);
     }
+}
+
+/// The word of a block, and its bit there.
+fn place(number: u64) -> (usize, u64) {
+    ((number / BITS) as usize, 1 << (number % BITS))
 }
 
 #[cfg(all(test, not(uzram_shuttle)))]
