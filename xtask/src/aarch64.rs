@@ -42,6 +42,8 @@ const SKIPPED: &[(&str, &str)] = &[
     ("store::recover_tests::a_take_over_makes_no_page", ADDRESSES),
     ("store::recover_tests::a_spare_is_there", ADVICE),
     ("store::recover_tests::full_spans_become_huge", ADVICE),
+    ("store::recover_tests::memory_of_a_small_disk", ADVICE),
+    ("region::tests::a_file_is_not_in_core_dumps", ADVICE),
     ("store::compact::tests::a_sweep_looks_at", ADDRESSES),
     ("region::tests::no_part_of_a_region_stays", TABLES),
     ("pool::arena::tests::counts_are_the_systems", TABLES),
