@@ -1,9 +1,10 @@
 //! `uzram bench` hands over to a program of its own.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use uzram_testkit::{copy_program, make_program};
 
 use crate::support::Home;
 
@@ -12,16 +13,14 @@ fn alone(home: &Home) -> PathBuf {
     let folder = home.dir.path().join("bin");
     fs::create_dir(&folder).unwrap();
     let program = folder.join("uzram");
-    fs::copy(env!("CARGO_BIN_EXE_uzram"), &program).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_uzram"), &program);
     program
 }
 
 /// A program that says how it was called, and ends with status 7.
 fn stand_in(folder: &Path, name: &str) {
-    let path = folder.join("uzram-bench");
     let script = format!("#!/bin/sh\nprintf '%s\\n' {name} \"$@\"\nexit 7\n");
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    make_program(&folder.join("uzram-bench"), script.as_bytes());
 }
 
 #[test]

@@ -16,13 +16,26 @@ fn set(home: &Home, attribute: &str, value: &str) {
     assert_eq!(ran.status, 0, "{attribute} {value}: {ran:?}");
 }
 
+/// Makes the disk `d` anew, with pages in this file.
+fn make_anew(home: &Home, path: &str) {
+    set(home, "reset", "1");
+    set(home, "backing_dev", path);
+    set(home, "disksize", "64M");
+}
+
+/// An empty file.
+fn backing_file(home: &Home) -> String {
+    let path = home.dir.path().join("backing");
+    File::create(&path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
 #[test]
 fn pages_in_the_file_are_there_after_each_kill_and_an_upgrade() {
     let home = Home::new();
     let mut served = survivor(&home, &["--checksum"]);
-    let path = home.dir.path().join("backing");
-    File::create(&path).unwrap();
-    let path = path.to_str().unwrap();
+    let path = backing_file(&home);
+    let path = path.as_str();
     set(&home, "reset", "1");
     set(&home, "backing_dev", path);
     set(&home, "writeback_limit", "400");
@@ -73,15 +86,11 @@ fn pages_in_the_file_are_there_after_each_kill_and_an_upgrade() {
     home.run(&["set", "d", "writeback", "huge"])
         .refused(1, "limit");
     assert_eq!(told(&home, "d")["writeback_limit"], 0);
-    set(&home, "reset", "1");
-    set(&home, "backing_dev", path);
-    set(&home, "disksize", "64M");
+    make_anew(&home, path);
     ends_cleanly(&home, &mut served);
     // Nobody has the file any more.
     let mut other = home.serve(&["--size", "64M", "--name", "d"]);
-    set(&home, "reset", "1");
-    set(&home, "backing_dev", path);
-    set(&home, "disksize", "64M");
+    make_anew(&home, path);
     other.ends();
 }
 
@@ -90,12 +99,9 @@ fn pages_in_the_file_are_there_after_each_kill_and_an_upgrade() {
 fn a_disk_that_nobody_serves_keeps_its_file() {
     let home = Home::new();
     let mut served = survivor(&home, &[]);
-    let path = home.dir.path().join("backing");
-    File::create(&path).unwrap();
-    let path = path.to_str().unwrap();
-    set(&home, "reset", "1");
-    set(&home, "backing_dev", path);
-    set(&home, "disksize", "64M");
+    let path = backing_file(&home);
+    let path = path.as_str();
+    make_anew(&home, path);
     let content = noise(3, MIB as usize);
     client(&home, "d").write(0, &content).unwrap();
     set(&home, "writeback", "huge");

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use uzram_testkit::copy_program;
+
 use crate::attach::{Machine, installed, no_dead_disks, run, text};
 use crate::cgroup::Cgroup;
 use crate::support::{Ran, eventually, has_ended, is_root};
@@ -694,8 +696,7 @@ fn what_makes_no_sense_is_wrong_usage() {
         let dir = tempfile::tempdir().unwrap();
         chown(dir.path(), Some(65534), Some(65534)).unwrap();
         let binary = dir.path().join("uzram");
-        fs::copy(env!("CARGO_BIN_EXE_uzram"), &binary).unwrap();
-        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+        copy_program(env!("CARGO_BIN_EXE_uzram"), &binary);
         let mut command = Command::new(&binary);
         use std::os::unix::process::CommandExt;
         command

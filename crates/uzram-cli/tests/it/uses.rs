@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use uzram_testkit::copy_program;
 
 use crate::attach::{Machine, installed, no_dead_disks, run, text};
 use crate::cgroup::Cgroup;
@@ -215,8 +217,7 @@ fn nobody_has_a_disk_as_a_file() {
     let home = machine.home.dir.path();
     chown(home, Some(NOBODY), Some(NOBODY)).unwrap();
     let binary = home.join("program");
-    fs::copy(env!("CARGO_BIN_EXE_uzram"), &binary).unwrap();
-    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_uzram"), &binary);
     // A device node that everybody may open, as udev makes it, in mount namespaces of their own: what
     // these tests mount goes with the script.
     let script = r#"

@@ -9,6 +9,8 @@ use std::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use uzram_testkit::copy_program;
+
 use crate::support::{
     Holding, RUN_TIME_MAX, can_run, command, end_in_time, example, first_line, has_ended,
     output_in_time, processes_of, right, started, until,
@@ -115,7 +117,7 @@ fn programs_of_other_users_are_served() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("budget");
-    fs::copy(example("budget"), &program).unwrap();
+    copy_program(example("budget"), &program);
     let nobody = [
         "setpriv",
         "--reuid=65534",

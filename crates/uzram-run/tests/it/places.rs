@@ -1,8 +1,9 @@
 //! Machines and places where a run is refused, or is all the same to it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+
+use uzram_testkit::make_program;
 
 use crate::support::{can_run, check, example, output_in_time, right, run};
 
@@ -66,8 +67,7 @@ fn a_program_of_another_machine_is_not_executable() {
     let mut bytes = fs::read("/proc/self/exe").unwrap();
     // The machine, which no processor is.
     bytes[18..20].copy_from_slice(&[0xEE, 0xEE]);
-    fs::write(&program, bytes).unwrap();
-    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    make_program(&program, &bytes);
     let output = run(64, &[program.to_str().unwrap()]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(126), "{told}");
