@@ -85,7 +85,10 @@ const PLAIN: GuestTest = GuestTest {
 /// Servers that are killed under block devices.
 const SURVIVE: GuestTest = GuestTest {
     name: "survive",
-    script: include_str!("../../guest/survive.sh"),
+    script: concat!(
+        include_str!("../../guest/survive-parts.sh"),
+        include_str!("../../guest/survive.sh")
+    ),
     modules: &["ublk_drv", "fuse", "loop", "ext4"],
     programs: &[install::FIO, install::MKFS, install::E2FSCK],
     uzram: true,
@@ -97,7 +100,11 @@ const SURVIVE: GuestTest = GuestTest {
 /// The same on the release's own kernel, which Debian builds without ublk.
 const SURVIVE_RELEASE: GuestTest = GuestTest {
     name: "survive-6.1",
-    script: concat!("ATTACH=loop\n", include_str!("../../guest/survive.sh")),
+    script: concat!(
+        "ATTACH=loop\n",
+        include_str!("../../guest/survive-parts.sh"),
+        include_str!("../../guest/survive.sh")
+    ),
     kernel: Series::Release,
     modules: &["fuse", "loop", "ext4"],
     ..SURVIVE
@@ -195,7 +202,10 @@ pub const TESTS: &[GuestTest] = &[
     SURVIVE_RELEASE,
     GuestTest {
         name: "survive-nbd",
-        script: include_str!("../../guest/survive-nbd.sh"),
+        script: concat!(
+            include_str!("../../guest/survive-parts.sh"),
+            include_str!("../../guest/survive-nbd.sh")
+        ),
         modules: &["nbd max_part=0 nbds_max=1", "ext4"],
         programs: &[
             install::FIO,
@@ -362,7 +372,11 @@ pub const TESTS: &[GuestTest] = &[
     },
     GuestTest {
         name: "survive-long",
-        script: concat!("KILLS=1000\n", include_str!("../../guest/survive.sh")),
+        script: concat!(
+            "KILLS=1000\n",
+            include_str!("../../guest/survive-parts.sh"),
+            include_str!("../../guest/survive.sh")
+        ),
         limit: Duration::from_secs(3600),
         measures: true,
         ..SURVIVE
@@ -388,6 +402,7 @@ pub const TESTS: &[GuestTest] = &[
         name: "survive-6.1-long",
         script: concat!(
             "ATTACH=loop KILLS=1000\n",
+            include_str!("../../guest/survive-parts.sh"),
             include_str!("../../guest/survive.sh")
         ),
         limit: Duration::from_secs(3600),
