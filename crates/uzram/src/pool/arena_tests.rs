@@ -361,3 +361,47 @@ fn no_span_is_copied_while_pages_of_it_leave() {
         assert_eq!(held_bytes(), (SPAN_PAGES - 64) as u64 * PAGE_BYTES as u64);
     }
 }
+
+/// Memory of one span is leaving, and all other memory below the limit is used.
+#[cfg(not(uzram_shuttle))]
+#[test]
+fn a_writer_at_the_limit_waits_for_memory_that_leaves() {
+    let single_pages = full_span().0;
+    waits_while(&single_pages, |arena| arena.give_back(0, 64));
+    let huge = arena(PoolConfig {
+        spare_bytes: HUGE_PAGE_BYTES as u64,
+        ..config(128 << 20, 0, Backing::Memfd)
+    });
+    for _ in 0..2 * SPAN_PAGES / 64 {
+        grow_and_take(&huge, 64).unwrap();
+    }
+    for first in (SPAN_PAGES..2 * SPAN_PAGES).step_by(64) {
+        huge.give_back(first, 64);
+    }
+    waits_while(&crate::sync::Arc::new(huge), |arena| {
+        arena.trim(Parts::Stay)
+    });
+}
+
+/// Grows at the limit while `leave` is in the middle of giving memory back.
+#[cfg(not(uzram_shuttle))]
+fn waits_while(arena: &crate::sync::Arc<Arena>, leave: impl FnOnce(&Arena)) {
+    arena.set_limit(arena.stats().resident_bytes);
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (other, mut is_first) = (crate::sync::Arc::clone(arena), true);
+    let hook = move || {
+        if std::mem::take(&mut is_first) {
+            let other = crate::sync::Arc::clone(&other);
+            let writer = std::thread::spawn(move || other.grow(64));
+            // Where it takes longer than that to begin, nothing is seen.
+            std::thread::sleep(WAIT_TIME * 10);
+            begun.send((writer.is_finished(), writer)).unwrap();
+        }
+    };
+    crate::crash::trace(Box::new(hook), || leave(arena));
+    let (was_early, writer) = has_begun.recv().unwrap();
+    let grown = writer.join().unwrap();
+    assert!(!was_early, "{grown:?} before there was room");
+    // A machine may stop a thread for longer than a writer waits.
+    grown.or_else(|_| arena.grow(64)).unwrap();
+}
