@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use uzram_testkit::Rng;
+use uzram_testkit::{Rng, copy_program};
 
 use crate::nbd_client::NbdClient;
 use crate::support::{Home, PATIENCE, Served, eventually, has_ended, is_root, noise};
@@ -435,10 +435,7 @@ fn an_upgrade_keeps_the_disks_and_a_program_that_does_not_serve_changes_nothing(
         .write(0, &noise(1, MIB as usize))
         .unwrap();
     let program = home.dir.path().join("uzram-new");
-    // By another process: a file that this one has open for writing cannot be started.
-    let mut copy = Command::new("cp");
-    copy.args([env!("CARGO_BIN_EXE_uzram").as_ref(), program.as_os_str()]);
-    assert!(copy.status().unwrap().success());
+    copy_program(env!("CARGO_BIN_EXE_uzram"), &program);
     let upgrade = |what: &str| {
         let mut command = Command::new(&program);
         command

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::{fs, io};
 
 use crate::support::{Home, eventually, has_ended, noise};
-use crate::survive::{Holder, client, ends_cleanly, send, server_of, survivor};
+use crate::survive::{
+    Holder, client, crash_until_nobody_serves, ends_cleanly, send, server_of, survivor,
+};
 
 const MIB: u64 = 1 << 20;
 const CONTENT_BYTES: u64 = 24 * MIB;
@@ -213,6 +215,29 @@ fn no_server_stays_urgent() {
         send(before, "KILL");
         eventually("a successor", || server_of(&home, "d") != before);
     }
+    ends_cleanly(&home, &mut served);
+}
+
+/// A disk is dropped that nobody serves. The process that keeps its memory lives on, for the other disks.
+#[test]
+fn memory_of_a_disk_that_was_dropped_goes_back() {
+    let home = Home::new();
+    let mut served = swap_disk(&home);
+    let holder = served.child.id();
+    assert_eq!(home.run(&["add", "--size", "1M", "--name", "e"]).status, 0);
+    let mut disk = client(&home, "d");
+    for number in 0..CONTENT_BYTES / MIB {
+        let part = noise(number, MIB as usize);
+        disk.write(number * MIB, &part).unwrap();
+    }
+    crash_until_nobody_serves(&home);
+    let keeper = keeper(holder);
+    let kept_bytes = || status(keeper, "RssShmem").unwrap();
+    assert!(kept_bytes() > CONTENT_BYTES);
+    assert_eq!(home.run(&["down", "d"]).status, 0);
+    assert!(kept_bytes() < CONTENT_BYTES, "{}", kept_bytes());
+    assert_eq!(home.run(&["upgrade", "e"]).status, 0);
+    assert_eq!(client(&home, "e").read(0, 4096).unwrap(), [0; 4096]);
     ends_cleanly(&home, &mut served);
 }
 
