@@ -379,7 +379,7 @@ fn a_writer_at_the_limit_waits_for_memory_that_leaves() {
         huge.give_back(first, 64);
     }
     waits_while(&crate::sync::Arc::new(huge), |arena| {
-        arena.trim(Parts::Stay)
+        arena.trim(Parts::Stay);
     });
 }
 
