@@ -51,6 +51,16 @@ impl RawCodec {
         workload: &Workload,
         chunks: Range<usize>,
     ) -> Result<RawCodec> {
+        RawCodec::backed_by(Backing::Huge, algorithm, workload, chunks)
+    }
+
+    /// The same with its objects in pages of this kind.
+    pub(crate) fn backed_by(
+        backing: Backing,
+        algorithm: &str,
+        workload: &Workload,
+        chunks: Range<usize>,
+    ) -> Result<RawCodec> {
         let compression = Compression::new(algorithm, Unit::DEFAULT)?;
         let codec = compression.codec();
         let places = workload.first_place(chunks.start)..workload.first_place(chunks.end);
@@ -58,7 +68,7 @@ impl RawCodec {
             compressor: codec.compressor(Unit::DEFAULT)?,
             decompressor: codec.decompressor(Unit::DEFAULT)?,
             packed: vec![0; 2 * PAGE_BYTES].into_boxed_slice(),
-            arena: Arena::new(places)?,
+            arena: Arena::new(places, backing)?,
         })
     }
 
@@ -84,9 +94,9 @@ fn read(decompressor: &mut Decompressor, object: &[u8], page: &mut [u8]) -> Resu
 }
 
 impl Arena {
-    fn new(places: Range<usize>) -> Result<Arena> {
+    fn new(places: Range<usize>, backing: Backing) -> Result<Arena> {
         // No object is larger than a page, so a page a place always suffices.
-        let memory = Mapping::new(places.len() * PAGE_BYTES, Backing::Huge);
+        let memory = Mapping::new(places.len() * PAGE_BYTES, backing);
         Ok(Arena {
             memory: memory.map_err(|error| Error::io("memory for raw-codec", error))?,
             top: 0,

@@ -2,7 +2,8 @@
 //!
 //! Two stores are filled with the pages of a corpus: one in private memory, one in files of memory. They take each chunk in
 //! turns, so both meet the same moments: first writes, overwrites, random reads; then the maintenance makes huge pages of the
-//! files' small ones, and overwrites and reads are timed again. Each is weighed alone, by what the system says of this
+//! files' small ones, and overwrites and reads are timed again. How much small pages cost a reader at least, the bare codec
+//! says, whose objects lie in either kind of pages. Each is weighed alone, by what the system says of this
 //! process. Then the store in files is left as a dead process leaves it, and opened again.
 //!
 //! At last `uzram serve --survive` gets content over NBD and is killed again and again (SIGKILL). The pause is what it
@@ -38,13 +39,15 @@ pub(crate) const SUITE: Suite = Suite {
 };
 
 const PRIVATE: &str = "private";
+/// The bare codec's objects lie in pages of these sizes.
+const IN_PAGES: [&str; 2] = ["codec-huge", "codec-small"];
 const TIME: (&str, &str) = ("time_per_page", "ns");
 const MEMORY: (&str, &str) = ("memory", "MiB");
 const WHOLE: (&str, &str) = ("time", "ms");
 const RATE: (&str, &str) = ("slots_per_second", "slots/s");
 
-/// The figures of a run, each with the end of its case, its variant and its metric. Those of private memory come first where
-/// there are two.
+/// The figures of a run, each with the end of its case, its variant and its metric. The first is the measure where there are
+/// two.
 const FIGURES: [(&str, &str, (&str, &str)); stores::COUNT] = [
     ("first-write", PRIVATE, TIME),
     ("first-write", SUBJECT, TIME),
@@ -52,6 +55,8 @@ const FIGURES: [(&str, &str, (&str, &str)); stores::COUNT] = [
     ("overwrite-small-pages", SUBJECT, TIME),
     ("read-small-pages", PRIVATE, TIME),
     ("read-small-pages", SUBJECT, TIME),
+    ("bare-read", IN_PAGES[0], TIME),
+    ("bare-read", IN_PAGES[1], TIME),
     ("overwrite-huge-pages", PRIVATE, TIME),
     ("overwrite-huge-pages", SUBJECT, TIME),
     ("read-huge-pages", PRIVATE, TIME),
@@ -106,7 +111,8 @@ fn stores_block(case: &str, workload: &Workload, series: &[Series]) -> Block {
         let cell = Cell::new(format!("{case}/{end}"), *metric, workload.bytes() as u64);
         cell.add(variant, figures, &mut block);
         if nth > 0 && FIGURES[nth - 1].0 == *end {
-            cell.compare((variant, figures), (PRIVATE, &series[nth - 1]), &mut block);
+            let before = (FIGURES[nth - 1].1, &series[nth - 1]);
+            cell.compare((variant, figures), before, &mut block);
         }
     }
     block
@@ -152,7 +158,7 @@ mod tests {
             .iter()
             .map(|ratio| ratio.case.as_str())
             .collect();
-        assert_eq!(ratios.len(), 6, "{ratios:?}");
+        assert_eq!(ratios.len(), 7, "{ratios:?}");
         assert_eq!(two_runs(1).algorithms.len(), 1);
     }
 }

@@ -7,10 +7,13 @@ use uzram::{PageIndex, Remains, Store, StoreBuilder};
 use crate::corpus::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::machine::private_dirty_bytes;
-use crate::workload::{CHUNK_PAGES, Generation, Workload};
+use crate::mapping::Backing;
+use crate::peers::raw_codec::RawCodec;
+use crate::side::Pages;
+use crate::workload::{Generation, Workload};
 
 /// Figures of a run.
-pub(super) const COUNT: usize = 18;
+pub(super) const COUNT: usize = 20;
 /// Pages whose first reads after a take-over are timed.
 const FIRST_READS: usize = 4096;
 
@@ -28,6 +31,7 @@ pub(super) fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; COUN
         weigh(workload, make(false)?)?,
         weigh(workload, make(true)?)?,
     ];
+    let bare_read = bare_reads(workload, algorithm)?;
     let mut pair = Pair {
         workload,
         private: make(false)?,
@@ -51,6 +55,8 @@ pub(super) fn one_run(workload: &Workload, algorithm: &str) -> Result<[f64; COUN
         small_write[1],
         small_read[0],
         small_read[1],
+        bare_read[0],
+        bare_read[1],
         huge_write[0],
         huge_write[1],
         huge_read[0],
@@ -74,11 +80,12 @@ fn builder(workload: &Workload, algorithm: &str, outliving: bool) -> StoreBuilde
 impl Pair<'_> {
     /// The time of a write of each page to either, in nanoseconds.
     fn write(&self, generation: Generation) -> Result<[f64; 2]> {
-        self.in_turns(|store, chunk| {
+        let sides = [&self.private, &self.files];
+        in_turns(self.workload, |side, chunk| {
             let start = self.workload.first_place(chunk);
             let pages = self.workload.content(chunk, generation);
             for (place, page) in pages.chunks_exact(PAGE_BYTES).enumerate() {
-                store.write(PageIndex((start + place) as u64), page)?;
+                sides[side].write(PageIndex((start + place) as u64), page)?;
             }
             Ok(())
         })
@@ -87,10 +94,11 @@ impl Pair<'_> {
     /// The same of reads at random places. A page of each chunk is compared.
     fn read(&self, generation: Generation) -> Result<[f64; 2]> {
         let mut page = vec![0; PAGE_BYTES];
-        self.in_turns(|store, chunk| {
+        let sides = [&self.private, &self.files];
+        in_turns(self.workload, |side, chunk| {
             let places = self.workload.random_places(chunk);
             for place in places {
-                store.read(PageIndex(u64::from(*place)), &mut page)?;
+                sides[side].read(PageIndex(u64::from(*place)), &mut page)?;
             }
             let last = places.last().map_or(0, |place| *place as usize);
             match page[..] == *self.workload.page(last, generation) {
@@ -99,22 +107,42 @@ impl Pair<'_> {
             }
         })
     }
+}
 
-    /// Does `work` with either store, chunk by chunk. Each is first at every other one.
-    fn in_turns(&self, mut work: impl FnMut(&Store, usize) -> Result<()>) -> Result<[f64; 2]> {
-        let sides = [&self.private, &self.files];
-        let mut spent = [Duration::ZERO; 2];
-        for chunk in 0..self.workload.chunks() {
-            for turn in 0..2 {
-                let side = (chunk + turn) % 2;
-                let start = Instant::now();
-                work(sides[side], chunk)?;
-                spent[side] += start.elapsed();
-            }
+/// The time of a read of pages at random places by the bare codec, in nanoseconds: from huge pages, and from small ones. It is
+/// what small pages cost whoever reads from them.
+fn bare_reads(workload: &Workload, algorithm: &str) -> Result<[f64; 2]> {
+    let filled = |backing| -> Result<RawCodec> {
+        let mut codec = RawCodec::backed_by(backing, algorithm, workload, 0..workload.chunks())?;
+        for place in 0..workload.pages() {
+            codec.write(place, workload.page(place, Generation::First))?;
         }
-        let pages = (self.workload.chunks() * CHUNK_PAGES) as f64;
-        Ok(spent.map(|time| time.as_secs_f64() * 1e9 / pages))
+        Ok(codec)
+    };
+    let mut sides = [filled(Backing::Huge)?, filled(Backing::Small)?];
+    let mut page = vec![0; PAGE_BYTES];
+    in_turns(workload, |side, chunk| {
+        let mut places = workload.random_places(chunk).iter();
+        places.try_for_each(|place| sides[side].read(*place as usize, &mut page))
+    })
+}
+
+/// Does `work` with either side, chunk by chunk: the time a page, in nanoseconds. Each is first at every other chunk.
+fn in_turns(
+    workload: &Workload,
+    mut work: impl FnMut(usize, usize) -> Result<()>,
+) -> Result<[f64; 2]> {
+    let mut spent = [Duration::ZERO; 2];
+    for chunk in 0..workload.chunks() {
+        for turn in 0..2 {
+            let side = (chunk + turn) % 2;
+            let start = Instant::now();
+            work(side, chunk)?;
+            spent[side] += start.elapsed();
+        }
     }
+    let pages = workload.pages() as f64;
+    Ok(spent.map(|time| time.as_secs_f64() * 1e9 / pages))
 }
 
 /// Memory that the system has given this process for a store full of pages, in MiB.
