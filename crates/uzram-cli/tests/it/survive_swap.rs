@@ -1,7 +1,10 @@
 //! Disks for swap that outlive their server: their memory stays locked, and the next server waits beside.
 
 use std::collections::BTreeMap;
-use std::{fs, io};
+use std::time::Duration;
+use std::{fs, io, thread};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::support::{Home, eventually, has_ended, noise};
 use crate::survive::{
@@ -216,6 +219,36 @@ fn no_server_stays_urgent() {
         eventually("a successor", || server_of(&home, "d") != before);
     }
     ends_cleanly(&home, &mut served);
+}
+
+/// Whoever swaps to the disk waits for nobody else, so a successor without memory tries again, and is not replaced.
+#[test]
+fn a_successor_waits_for_memory() {
+    const SHORT: Duration = Duration::from_secs(1);
+    let home = Home::new();
+    let mut served = swap_disk(&home);
+    client(&home, "d").write(0, &noise(1, 4096)).unwrap();
+    let next = standby(&home, served.child.id()).unwrap();
+    // No address more than it has.
+    limit_addresses(next, status(next, "VmSize"));
+    let server = server_of(&home, "d");
+    send(server, "KILL");
+    eventually("the server's end", || has_ended(server));
+    thread::sleep(SHORT);
+    assert!(!has_ended(next));
+    limit_addresses(next, None);
+    eventually("the one that waited", || server_of(&home, "d") == next);
+    assert_eq!(client(&home, "d").read(0, 4096).unwrap(), noise(1, 4096));
+    ends_cleanly(&home, &mut served);
+}
+
+fn limit_addresses(pid: u64, bytes: Option<u64>) {
+    let pid = Pid::from_raw(pid.try_into().unwrap());
+    let limit = Rlimit {
+        current: bytes,
+        maximum: None,
+    };
+    prlimit(pid, Resource::As, limit).unwrap();
 }
 
 /// A disk is dropped that nobody serves. The process that keeps its memory lives on, for the other disks.
