@@ -1,5 +1,5 @@
 # What the tests share whose servers are killed under a block device of the disk d.
-kills=${KILLS:-20}
+kills=${KILLS:-8}
 killed=0
 fail() { echo "$1"; exit 1; }
 told() { uzram stat d 2> /dev/null | awk -v what="$1" '$1 == what { print $2 }'; }

@@ -124,7 +124,7 @@ fn programs_of_other_users_are_served() {
         "--regid=65534",
         "--clear-groups",
     ];
-    let churn = [program.to_str().unwrap(), "churn", "160", "2000", "6"];
+    let churn = [program.to_str().unwrap(), "churn", "160", "6000", "6"];
     let output = output_in_time(&mut command(64, &[&nobody[..], &churn].concat()));
     let right = right(&output);
     assert!(!right.told.contains("left alone"), "{}", right.told);

@@ -9,6 +9,7 @@
 mod pages;
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,30 +119,41 @@ fn churn(mib: usize, rounds: usize, seed: u64) {
 
 /// The mapping at another place. What was mapped over it makes several mappings of it, which move one by one.
 fn moved(base: usize, pages: usize) -> usize {
+    const TRIES_MAX: usize = 100;
     let to = map(None, pages);
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    for line in maps.lines() {
-        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-        let address = |text| usize::from_str_radix(text, 16).unwrap();
-        let (start, end) = (
-            address(start).max(base),
-            address(end).min(base + pages * PAGE),
-        );
-        if start < end {
-            // SAFETY: both ranges are this program's, and of one mapping each.
-            let result = unsafe {
-                libc::mremap(
-                    start as *mut _,
-                    end - start,
-                    end - start,
-                    libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                    (to + start - base) as *mut libc::c_void,
-                )
-            };
-            assert_ne!(result, libc::MAP_FAILED);
+    // What has just been mapped may become two mappings between the look and the move, while a part of it is registered.
+    for _ in 0..TRIES_MAX {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut all_moved = true;
+        for line in maps.lines() {
+            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            let address = |text| usize::from_str_radix(text, 16).unwrap();
+            let start = address(start).max(base);
+            let end = address(end).min(base + pages * PAGE);
+            if start < end {
+                all_moved &= move_one(start..end, to + start - base);
+            }
+        }
+        if all_moved {
+            return to;
         }
     }
-    to
+    panic!("not moved in {TRIES_MAX} tries");
+}
+
+/// Moves one mapping; false if it is none.
+fn move_one(from: Range<usize>, to: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let (at, to) = (from.start as *mut libc::c_void, to as *mut libc::c_void);
+    // SAFETY: both ranges are this program's.
+    let result = unsafe { libc::mremap(at, from.len(), from.len(), flags, to) };
+    let error = std::io::Error::last_os_error();
+    let is_moved = result != libc::MAP_FAILED;
+    assert!(
+        is_moved || error.raw_os_error() == Some(libc::EFAULT),
+        "{error}"
+    );
+    is_moved
 }
 
 /// Children check all that they have from their parent, change some, and check it again; so does the parent meanwhile.
