@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
@@ -27,13 +27,11 @@ fn group_of(pid: i32) -> Option<PathBuf> {
     (name.starts_with("uzram-run-") && at.is_dir()).then_some(at)
 }
 
-/// A program that fills memory as fast as it can, over and over, and its group.
+/// A program that fills memory as fast as it can, over and over until its input ends, and its group.
 fn filling() -> Option<(Child, PathBuf)> {
     let me = example("budget");
-    let mut child = started(&mut command(
-        64,
-        &[me.to_str().unwrap(), "fills", "256", "8"],
-    ));
+    let mut run = command(64, &[me.to_str().unwrap(), "fills", "256"]);
+    let mut child = started(run.stdin(Stdio::piped()));
     assert_eq!(first_line(&mut child), "fills\n");
     let program = processes_of("fills", child.id())[0];
     match group_of(program) {
@@ -70,6 +68,7 @@ fn programs_are_stopped_while_pages_leave_and_run_on() {
         return;
     };
     assert!(until_stopped(&mut child, &group), "they were never stopped");
+    drop(child.stdin.take());
     let output = end_in_time(child);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");

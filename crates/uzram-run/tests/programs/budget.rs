@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, exit};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::sys::mman::MmapAdvise;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -37,7 +37,7 @@ fn main() {
         ["discards", mib, rounds] => discards(mib.parse().unwrap(), rounds.parse().unwrap()),
         ["becomes", mib] => becomes(mib.parse().unwrap()),
         ["holds", mib] => holds(mib.parse().unwrap()),
-        ["fills", mib, rounds] => fills(mib.parse().unwrap(), rounds.parse().unwrap()),
+        ["fills", mib] => fills(mib.parse().unwrap()),
         ["noise", mib] => noise(mib.parse().unwrap()),
         _ => exit(2),
     }
@@ -269,11 +269,18 @@ fn holds(mib: usize) {
     }
 }
 
-/// Fills memory as fast as it can, over and over, each time in a new mapping.
-fn fills(mib: usize, rounds: usize) {
+/// Fills memory as fast as it can, each time in a new mapping, until the input ends.
+fn fills(mib: usize) {
     let pages = mib << 8;
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
     println!("fills");
-    for round in 0..rounds {
+    std::thread::spawn(|| {
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+        IS_OVER.store(true, Ordering::Relaxed);
+    });
+    let mut round = 0;
+    while !IS_OVER.load(Ordering::Relaxed) {
+        round = (round + 1) % (PAGE / 2);
         let base = map(None, pages);
         for place in 0..pages {
             page(base, place).fill(place as u8);
