@@ -143,7 +143,12 @@ mod tests {
         let workload =
             Workload::with_bytes(crate::synthetic::fio(50, 40).pages(), 16 << 20).unwrap();
         let figures = stores::one_run(&workload, "lz4").unwrap();
-        assert!(figures.iter().all(|figure| *figure > 0.0), "{figures:?}");
+        // Other tests of this process give memory back meanwhile.
+        let mut told = FIGURES.iter().zip(&figures);
+        assert!(
+            told.all(|(of, figure)| of.2 == MEMORY || *figure > 0.0),
+            "{figures:?}"
+        );
         let mut series: [Series; FIGURES.len()] = Default::default();
         for _ in 0..2 {
             series
