@@ -82,13 +82,21 @@ const PLAIN: GuestTest = GuestTest {
     planted: None,
 };
 
+/// A script of kills behind its settings and the parts that such scripts share.
+macro_rules! of_kills {
+    ($settings:literal, $script:literal) => {
+        concat!(
+            $settings,
+            include_str!("../../guest/survive-parts.sh"),
+            include_str!(concat!("../../guest/", $script))
+        )
+    };
+}
+
 /// Servers that are killed under block devices.
 const SURVIVE: GuestTest = GuestTest {
     name: "survive",
-    script: concat!(
-        include_str!("../../guest/survive-parts.sh"),
-        include_str!("../../guest/survive.sh")
-    ),
+    script: of_kills!("", "survive.sh"),
     modules: &["ublk_drv", "fuse", "loop", "ext4"],
     programs: &[install::FIO, install::MKFS, install::E2FSCK],
     uzram: true,
@@ -100,11 +108,7 @@ const SURVIVE: GuestTest = GuestTest {
 /// The same on the release's own kernel, which Debian builds without ublk.
 const SURVIVE_RELEASE: GuestTest = GuestTest {
     name: "survive-6.1",
-    script: concat!(
-        "ATTACH=loop\n",
-        include_str!("../../guest/survive-parts.sh"),
-        include_str!("../../guest/survive.sh")
-    ),
+    script: of_kills!("ATTACH=loop\n", "survive.sh"),
     kernel: Series::Release,
     modules: &["fuse", "loop", "ext4"],
     ..SURVIVE
@@ -202,10 +206,7 @@ pub const TESTS: &[GuestTest] = &[
     SURVIVE_RELEASE,
     GuestTest {
         name: "survive-nbd",
-        script: concat!(
-            include_str!("../../guest/survive-parts.sh"),
-            include_str!("../../guest/survive-nbd.sh")
-        ),
+        script: of_kills!("", "survive-nbd.sh"),
         modules: &["nbd max_part=0 nbds_max=1", "ext4"],
         programs: &[
             install::FIO,
@@ -372,11 +373,7 @@ pub const TESTS: &[GuestTest] = &[
     },
     GuestTest {
         name: "survive-long",
-        script: concat!(
-            "KILLS=1000\n",
-            include_str!("../../guest/survive-parts.sh"),
-            include_str!("../../guest/survive.sh")
-        ),
+        script: of_kills!("KILLS=1000\n", "survive.sh"),
         limit: Duration::from_secs(3600),
         measures: true,
         ..SURVIVE
@@ -400,11 +397,7 @@ pub const TESTS: &[GuestTest] = &[
     },
     GuestTest {
         name: "survive-6.1-long",
-        script: concat!(
-            "ATTACH=loop KILLS=1000\n",
-            include_str!("../../guest/survive-parts.sh"),
-            include_str!("../../guest/survive.sh")
-        ),
+        script: of_kills!("ATTACH=loop KILLS=1000\n", "survive.sh"),
         limit: Duration::from_secs(3600),
         measures: true,
         ..SURVIVE_RELEASE

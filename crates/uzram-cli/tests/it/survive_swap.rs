@@ -75,17 +75,23 @@ fn swap_disk(home: &Home) -> Holder {
     served
 }
 
+/// Writes what does not compress to the disk's start.
+fn fill(home: &Home) -> Vec<u8> {
+    let content = noise(7, CONTENT_BYTES as usize);
+    let mut disk = client(home, "d");
+    for (number, part) in content.chunks(MIB as usize).enumerate() {
+        disk.write(number as u64 * MIB, part).unwrap();
+    }
+    content
+}
+
 /// Without it the system could swap the disk's memory out, to the very disk.
 #[test]
 fn memory_stays_locked_while_nobody_serves() {
     let home = Home::new();
     let mut served = swap_disk(&home);
     let holder = served.child.id();
-    let content = noise(7, CONTENT_BYTES as usize);
-    let mut disk = client(&home, "d");
-    for (number, part) in content.chunks(MIB as usize).enumerate() {
-        disk.write(number as u64 * MIB, part).unwrap();
-    }
+    let content = fill(&home);
     let first = keeper(holder);
     let server = server_of(&home, "d");
     let may_lock = status(server, "VmLck").is_some_and(|bytes| bytes > 0);
@@ -258,11 +264,7 @@ fn memory_of_a_disk_that_was_dropped_goes_back() {
     let mut served = swap_disk(&home);
     let holder = served.child.id();
     assert_eq!(home.run(&["add", "--size", "1M", "--name", "e"]).status, 0);
-    let mut disk = client(&home, "d");
-    for number in 0..CONTENT_BYTES / MIB {
-        let part = noise(number, MIB as usize);
-        disk.write(number * MIB, &part).unwrap();
-    }
+    fill(&home);
     crash_until_nobody_serves(&home);
     let keeper = keeper(holder);
     let kept_bytes = || status(keeper, "RssShmem").unwrap();

@@ -35,9 +35,8 @@ fn pages_in_the_file_are_there_after_each_kill_and_an_upgrade() {
     let home = Home::new();
     let mut served = survivor(&home, &["--checksum"]);
     let path = backing_file(&home);
-    let path = path.as_str();
     set(&home, "reset", "1");
-    set(&home, "backing_dev", path);
+    set(&home, "backing_dev", &path);
     set(&home, "writeback_limit", "400");
     set(&home, "writeback_limit_enable", "1");
     set(&home, "mem_limit", "32M");
@@ -86,11 +85,11 @@ fn pages_in_the_file_are_there_after_each_kill_and_an_upgrade() {
     home.run(&["set", "d", "writeback", "huge"])
         .refused(1, "limit");
     assert_eq!(told(&home, "d")["writeback_limit"], 0);
-    make_anew(&home, path);
+    make_anew(&home, &path);
     ends_cleanly(&home, &mut served);
     // Nobody has the file any more.
     let mut other = home.serve(&["--size", "64M", "--name", "d"]);
-    make_anew(&home, path);
+    make_anew(&home, &path);
     other.ends();
 }
 
@@ -100,8 +99,7 @@ fn a_disk_that_nobody_serves_keeps_its_file() {
     let home = Home::new();
     let mut served = survivor(&home, &[]);
     let path = backing_file(&home);
-    let path = path.as_str();
-    make_anew(&home, path);
+    make_anew(&home, &path);
     let content = noise(3, MIB as usize);
     client(&home, "d").write(0, &content).unwrap();
     set(&home, "writeback", "huge");
@@ -111,7 +109,7 @@ fn a_disk_that_nobody_serves_keeps_its_file() {
         let taken = Home::new();
         let mut other = taken.serve(&["--size", "64M", "--name", "d"]);
         set(&taken, "reset", "1");
-        set(&taken, "backing_dev", path);
+        set(&taken, "backing_dev", &path);
         taken
             .run(&["set", "d", "disksize", "64M"])
             .refused(1, "in use by another store");

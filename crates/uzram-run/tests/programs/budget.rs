@@ -278,9 +278,8 @@ fn fills(mib: usize) {
         std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
         IS_OVER.store(true, Ordering::Relaxed);
     });
-    let mut round = 0;
-    while !IS_OVER.load(Ordering::Relaxed) {
-        round = (round + 1) % (PAGE / 2);
+    let goes_on = |_: &usize| !IS_OVER.load(Ordering::Relaxed);
+    for round in (0..PAGE / 2).cycle().take_while(goes_on) {
         let base = map(None, pages);
         for place in 0..pages {
             page(base, place).fill(place as u8);

@@ -80,12 +80,11 @@ fn builder(workload: &Workload, algorithm: &str, outliving: bool) -> StoreBuilde
 impl Pair<'_> {
     /// The time of a write of each page to either, in nanoseconds.
     fn write(&self, generation: Generation) -> Result<[f64; 2]> {
-        let sides = [&self.private, &self.files];
-        in_turns(self.workload, |side, chunk| {
+        in_turns(self.workload, self.sides(), |store, chunk| {
             let start = self.workload.first_place(chunk);
             let pages = self.workload.content(chunk, generation);
             for (place, page) in pages.chunks_exact(PAGE_BYTES).enumerate() {
-                sides[side].write(PageIndex((start + place) as u64), page)?;
+                store.write(PageIndex((start + place) as u64), page)?;
             }
             Ok(())
         })
@@ -94,11 +93,10 @@ impl Pair<'_> {
     /// The same of reads at random places. A page of each chunk is compared.
     fn read(&self, generation: Generation) -> Result<[f64; 2]> {
         let mut page = vec![0; PAGE_BYTES];
-        let sides = [&self.private, &self.files];
-        in_turns(self.workload, |side, chunk| {
+        in_turns(self.workload, self.sides(), |store, chunk| {
             let places = self.workload.random_places(chunk);
             for place in places {
-                sides[side].read(PageIndex(u64::from(*place)), &mut page)?;
+                store.read(PageIndex(u64::from(*place)), &mut page)?;
             }
             let last = places.last().map_or(0, |place| *place as usize);
             match page[..] == *self.workload.page(last, generation) {
@@ -106,6 +104,10 @@ impl Pair<'_> {
                 false => Err(Error::Failed(format!("page {last} holds other bytes"))),
             }
         })
+    }
+
+    fn sides(&self) -> [&Store; 2] {
+        [&self.private, &self.files]
     }
 }
 
@@ -119,25 +121,26 @@ fn bare_reads(workload: &Workload, algorithm: &str) -> Result<[f64; 2]> {
         }
         Ok(codec)
     };
-    let mut sides = [filled(Backing::Huge)?, filled(Backing::Small)?];
+    let sides = [filled(Backing::Huge)?, filled(Backing::Small)?];
     let mut page = vec![0; PAGE_BYTES];
-    in_turns(workload, |side, chunk| {
+    in_turns(workload, sides, |codec, chunk| {
         let mut places = workload.random_places(chunk).iter();
-        places.try_for_each(|place| sides[side].read(*place as usize, &mut page))
+        places.try_for_each(|place| codec.read(*place as usize, &mut page))
     })
 }
 
 /// Does `work` with either side, chunk by chunk: the time a page, in nanoseconds. Each is first at every other chunk.
-fn in_turns(
+fn in_turns<S>(
     workload: &Workload,
-    mut work: impl FnMut(usize, usize) -> Result<()>,
+    mut sides: [S; 2],
+    mut work: impl FnMut(&mut S, usize) -> Result<()>,
 ) -> Result<[f64; 2]> {
     let mut spent = [Duration::ZERO; 2];
     for chunk in 0..workload.chunks() {
         for turn in 0..2 {
             let side = (chunk + turn) % 2;
             let start = Instant::now();
-            work(side, chunk)?;
+            work(&mut sides[side], chunk)?;
             spent[side] += start.elapsed();
         }
     }
