@@ -2,12 +2,11 @@
 # connect again, so qemu-nbd does for it: requests wait, and none fails or is lost.
 disk=/dev/nbd0
 # qemu-nbd has a lock there.
-mkdir -p /var/lock /mnt
+mkdir -p /var/lock
 mkfifo /tmp/pipe
 said=''
 
 for over in unix tcp; do
-    killed=0
     [ "$over" = unix ] && listen='' || listen='--listen 127.0.0.1:10809'
     serve $listen
     endpoint=$(told endpoint)

@@ -1,6 +1,5 @@
 # What the tests share whose servers are killed under a block device of the disk d.
 kills=${KILLS:-8}
-killed=0
 fail() { echo "$1"; exit 1; }
 told() { uzram stat d 2> /dev/null | awk -v what="$1" '$1 == what { print $2 }'; }
 pid_of() { told pid; }
@@ -25,6 +24,7 @@ kill_it() {
 serve() {
     uzram serve --survive --size 64M --name d --checksum "$@" > /tmp/served 2>&1 &
     holder=$!
+    killed=0
     until [ -n "$(pid_of)" ]; do sleep 0.1; done
 }
 # What servers leave at the end: nothing.

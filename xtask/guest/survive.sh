@@ -1,7 +1,6 @@
 # Servers are killed KILLS times under each kind of disk in ATTACH: requests wait, and none fails or is lost.
 pauses=''
 for attach in ${ATTACH:-ublk loop}; do
-    killed=0
     serve --attach "$attach"
     disk=$(told endpoint)
     [ -b "$disk" ] || fail "$attach: $disk: $(cat /tmp/served)"
